@@ -1,7 +1,6 @@
 """fit: energies end where closed forms say, resume to the bit, and bad input is named."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -344,11 +343,3 @@ def test_unbounded_energies_and_losses_that_are_not_numbers_are_named():
     assert not found.record.is_bounded
     with pytest.raises(DivergenceError, match="update 1"):
         ist.fit(Falling(2), X, lambda model, x, generator: model.offset * math.nan, progress=False)
-
-
-def test_training_leaves_the_random_stream_alone():
-    state = torch.random.get_rng_state()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ist.fit(ist.NeuralEnergy(2, width=8), rows_of(60), updates=10, progress=False)
-    assert torch.equal(state, torch.random.get_rng_state())

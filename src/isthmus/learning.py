@@ -52,6 +52,7 @@ OBJECTIVES = (
     "likelihood", "ranking", "binary", "contrastive", "persistent", "denoising", "sliced",
     "completion",
 )  # fmt: skip
+PLAIN = {"likelihood": MaximumLikelihood, "sliced": SlicedScoreMatching, "completion": Completion}
 # Every tenth row is held out, and there must be two of them.
 HELD_OUT, FEWEST_ROWS = 10, 20
 # A mixture covers rows of so many columns; above, classification against it is too easy.
@@ -217,14 +218,10 @@ class Noise:
 
     def objective(self, name: str) -> Any:
         """Return an objective with noise and steps that suit the rows."""
-        if name == "likelihood":
-            return MaximumLikelihood()
+        if name in PLAIN:
+            return PLAIN[name]()
         if name == "denoising":
             return DenoisingScoreMatching(sigma=self.sigma, candidates=CANDIDATES)
-        if name == "sliced":
-            return SlicedScoreMatching()
-        if name == "completion":
-            return Completion()
         if name in ("ranking", "binary"):
             kind = RankingNCE if name == "ranking" else BinaryNCE
             return kind(candidates=CANDIDATES, proposal=EnergyProposal(self.mixture))

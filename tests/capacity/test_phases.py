@@ -119,19 +119,6 @@ def test_the_storage_threshold_of_random_patterns_is_the_predicted_one(sharpness
     assert storage_threshold(sharpness).ratio == pytest.approx(1, abs=0.05)
 
 
-def test_simulated_weights_agree_with_patterns_on_a_sphere() -> None:
-    dim, sharpness = 6, 1.0
-    threshold = storage_threshold(sharpness, (dim, 8)).by_dim[dim]
-    for factor, expected in ((0.5, 0.8), (1.0, 0.5), (2.0, 0.1)):
-        count, kept = round(factor * np.exp(threshold * dim)), []
-        for seed in range(60):
-            V = np.random.default_rng(seed).standard_normal((count + 1, dim))
-            V /= np.linalg.norm(V, axis=1, keepdims=True)
-            weights = np.exp(sharpness * dim * (V @ V.T - 1))
-            kept.append(np.mean(weights.sum(1) - 1 <= 1))
-        assert np.mean(kept) == pytest.approx(expected, abs=0.2)
-
-
 def test_condensation_and_the_best_bandwidth_are_the_predicted_ones() -> None:
     critical, best = condensation_threshold()
     assert critical.ratio == pytest.approx(1, abs=0.05)

@@ -230,10 +230,6 @@ def test_networks_are_saved(name, tmp_path):
     assert repr(again) == repr(memory)
 
 
-def test_the_gradient_reaches_the_image_of_every_pixel():
-    assert (MEMORIES["image"].score(normal(1, 16)) != 0).all()
-
-
 def test_bad_input_is_refused():
     layers = {"a": Neurons(3), "b": Neurons(4, "softmax")}
     for synapses in ([], [Dense("a", "c")], [Bias("a")]):
@@ -258,12 +254,6 @@ def test_bad_input_is_refused():
             DeepMemory(layers, [Dense("a", "b")]).over(*names)
     with pytest.raises(InvalidInputError):
         ist.as_energy(ist.NeuralEnergy(2))
-
-
-def test_whole_floats_are_counts():
-    assert EnergyTransformerBlock(8.0).energy(torch.zeros(3, 40)).shape == (3,)
-    network = ist.NeuralEnergy(2.0, width=4.0, depth=1.0)
-    assert network.energy(torch.zeros(3, 2)).shape == (3,)
 
 
 def test_a_synapse_serves_two_memories():

@@ -39,27 +39,12 @@ class Counted(ist.Energy):
         return -x
 
 
-class Box(ist.Energy):
-    """Uniform on the unit square."""
-
-    def energy(self, x: Tensor) -> Tensor:
-        return torch.where(((x >= 0) & (x <= 1)).all(-1), 0.0, torch.inf) + 0 * x.sum(-1)
-
-
 def run(sampler: ist.NUTS, energy: ist.Energy, x: Tensor, steps: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     state = sampler.init(energy, x)
     for _ in range(steps):
         state, _ = sampler.step(energy, state, generator)
     return state.position
-
-
-@pytest.mark.parametrize("step_size", [0.3, 0.6])
-def test_moments_of_a_correlated_gaussian(step_size: float) -> None:
-    draws = run(ist.NUTS(step_size), gaussian(), torch.zeros(3000, 2, dtype=DOUBLE), 12)
-    error = COVARIANCE.diagonal().sqrt() / 3000**0.5
-    assert bool(((draws.mean(0) - torch.tensor([1.0, -2.0])).abs() < 4 * error).all())
-    torch.testing.assert_close(draws.T.cov(), COVARIANCE, atol=0.1, rtol=0)
 
 
 def test_one_step_keeps_a_skewed_density_and_is_reversible() -> None:
@@ -132,21 +117,12 @@ def test_trajectories_end_where_they_turn() -> None:
     assert energy.calls == 7
 
 
-def test_walls_and_lost_trajectories() -> None:
-    draws = run(ist.NUTS(0.3, max_depth=3), Box(), torch.full((500, 2), 0.5), 40)
-    assert bool(((draws >= 0) & (draws <= 1)).all())
-    assert stats.kstest(draws[:, 0].numpy(), "uniform").pvalue > 1e-3
+def test_lost_trajectories() -> None:
     state = ist.NUTS(1e140).init(Counted(), torch.ones(3, 1, dtype=DOUBLE))
     state, info = ist.NUTS(1e140).step(Counted(), state, torch.Generator().manual_seed(0))
     assert torch.equal(state.position, torch.ones(3, 1, dtype=DOUBLE))
     assert not bool(info.accepted.any())
     assert bool((info.acceptance == 0).all())
-
-
-def test_temperature_and_units_of_energy() -> None:
-    energy = ist.Mixture(torch.zeros(1, 1, dtype=DOUBLE), beta=2.0)  # variance 1/4
-    draws = run(ist.NUTS(0.3, temperature=4.0), energy, torch.zeros(3000, 1, dtype=DOUBLE), 10)
-    assert float(draws.var()) == pytest.approx(1.0, abs=0.12)
 
 
 def test_tuning_reaches_the_target_and_the_state_is_consistent() -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, optimize
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 import isthmus as ist
@@ -191,16 +190,6 @@ def test_completion_is_retrieval_from_that_start_with_the_rest_held(
         assert (energy.energy(found) <= energy.energy(start) + 1e-9).all()
 
 
-def test_rows_may_miss_different_coordinates():
-    memories = torch.tensor([[0.0, 0.0, 0.0], [5.0, 6.0, 7.0]], dtype=DOUBLE)
-    x = torch.tensor([[4.8, NAN, NAN], [NAN, 0.2, NAN], [5.0, NAN, 7.1]], dtype=DOUBLE)
-    expected = torch.tensor([[4.8, 6.0, 7.0], [0.0, 0.2, 0.0], [5.0, 6.0, 7.1]], dtype=DOUBLE)
-    found = ist.complete(ist.GaussianKDE(memories, 1.0), x)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    for row in range(3):
-        torch.testing.assert_close(ist.complete(ist.GaussianKDE(memories, 1.0), x[row]), found[row])
-
-
 def test_a_row_with_nothing_known_starts_at_the_mean_and_a_whole_one_stays(make_gaussian, memories):
     energy = make_gaussian(memories)
     whole = 0.5 * draw(1, 3, seed=5)
@@ -244,25 +233,6 @@ def test_an_energy_that_cannot_guess_says_so_and_takes_a_guess():
         ist.complete(Tilted(), x, init=torch.zeros(2, 2, dtype=DOUBLE), how="mean")
     with pytest.raises(InvalidInputError, match="how must be one of"):
         ist.complete(Tilted(), x, how="median")
-
-
-@pytest.mark.parametrize("half", ["upper", "left"])
-def test_half_a_digit_is_completed_far_better_than_by_the_mean(half):
-    images = (load_digits().data / 16).astype(np.float32)
-    known, held_out = images[:1500], images[1500:]
-    pixel = np.arange(64)
-    seen = pixel < 32 if half == "upper" else pixel % 8 < 4
-    question = np.where(seen, held_out, np.nan)
-    memory = ist.GaussianKDE(known, sigma=0.5)
-
-    def error(answer: np.ndarray) -> float:
-        return float(np.square(answer - held_out)[:, ~seen].mean())
-
-    answer = ist.complete(memory, question)
-    assert np.array_equal(answer[:, seen], held_out[:, seen])
-    assert error(answer) < 0.75 * error(known.mean(0))
-    start = ist.complete(memory, question, max_steps=0)
-    assert error(start) < 0.65 * error(known.mean(0))
 
 
 def test_the_memory_of_each_row_is_known() -> None:

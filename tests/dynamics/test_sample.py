@@ -56,12 +56,6 @@ def memory() -> GaussianKDE:
     return GaussianKDE(torch.tensor(points), sigma=0.5)
 
 
-def test_the_default_sampler_draws_from_a_normal() -> None:
-    draws = sample(Bowl(), 3000)
-    assert draws.shape == (3000, 2)
-    assert all(stats.kstest(column, "norm").pvalue > 1e-3 for column in draws.T)
-
-
 @pytest.mark.parametrize(
     "sampler", [Langevin(0.01), MALA(0.2), HMC(0.3, n_leapfrog=5)], ids=lambda s: type(s).__name__
 )
@@ -87,13 +81,6 @@ def test_draws_are_kept_every_thin_steps_after_burn_in() -> None:
 def test_n_draws_come_from_the_chains_in_turn(chains: int | None, expected: list[int]) -> None:
     draws = sample(Bowl(1), 5, Counting(), init=[0.0], burn_in=10, thin=1, chains=chains)
     assert draws[:, 0].tolist() == expected
-
-
-def test_chains_start_at_memories(memory: GaussianKDE) -> None:
-    draws = sample(memory, 300, Stays(), burn_in=1)
-    same = (draws[:, None] == memory.memories).all(-1)
-    assert bool(same.any(1).all())
-    assert bool((same.sum(0) > 25).all())
 
 
 def test_chains_start_at_heavy_memories_more_often() -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -68,25 +67,6 @@ def test_a_bowl_of_any_scale_is_sampled_without_a_sampler(scale: float, dim: int
     assert stats.kstest(whole, stats.chi2(dim).cdf).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("sigma", "dim"), [(1e-3, 2), (0.3, 20), (1e3, 3)])
-@pytest.mark.parametrize("kind", ["kde", "mixture", "hopfield"])
-def test_memories_of_any_bandwidth_are_sampled_without_a_sampler(
-    kind: str, sigma: float, dim: int
-) -> None:
-    rng = np.random.default_rng(dim)
-    points = torch.from_numpy(rng.normal(size=(6, dim)))
-    if kind == "kde":
-        memory = ist.GaussianKDE(points, sigma)
-    elif kind == "mixture":
-        memory = ist.Mixture(points, 0.5 / sigma**2, torch.linspace(-2, 1, 6, dtype=DOUBLE))
-    else:
-        memory = ist.ModernHopfield(points / points.norm(dim=1, keepdim=True), sigma**-2)
-    weights, means = memory.log_mixing_weights.exp(), memory.memories
-    mean = weights @ means
-    variance = weights @ (means - mean).square() + sigma**2
-    agree(ist.sample(memory, 2000, seed=1), mean, variance)
-
-
 @pytest.mark.parametrize(
     ("sampler", "lowest", "highest"),
     [(ist.MALA(), 0.45, 0.7), (ist.HMC(n_leapfrog=5, jitter=0.2), 0.65, 0.95)],
@@ -134,7 +114,7 @@ def test_an_energy_of_a_batch_of_contexts_is_refused(contexts: int) -> None:
     energy = OfABatch(contexts)
     with pytest.raises(ShapeError, match="one context at a time"):
         ist.sample(energy, contexts)
-    with pytest.raises(ShapeError, match=rf"one context at a time\. .*begin with {contexts}"):
+    with pytest.raises(ShapeError, match="one context at a time"):
         ist.retrieve(energy, torch.zeros(contexts, 2))
 
 

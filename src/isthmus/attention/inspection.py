@@ -112,19 +112,12 @@ def sliding_window(attention: Any) -> int | None:
 
 def hugging_face_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> Heads:
     """Read an attention module whose keys are made from `key`. (B, T, D)."""
-    if _class_of(attention) == "GPT2Attention":
-        if position_ids is not None:
-            raise UnsupportedOperationError(
-                "GPT-2 adds positions to its embeddings, not in attention: leave out position_ids."
-            )
-        return _gpt2_heads(attention, key)
-    return _llama_heads(attention, key, position_ids)
-
-
-def _gpt2_heads(attention: Any, key: Tensor) -> Heads:
-    if attention.is_cross_attention:
+    if _class_of(attention) != "GPT2Attention":
+        return _llama_heads(attention, key, position_ids)
+    if position_ids is not None or attention.is_cross_attention:
         raise UnsupportedOperationError(
-            "GPT-2's cross-attention is not supported; pass block.attn."
+            "GPT-2's layers have no position_ids, and its cross-attention is not supported; pass "
+            "block.attn."
         )
     width, n_heads = attention.embed_dim, attention.num_heads
     # Conv1D keeps its weight as (in, out).
@@ -295,8 +288,7 @@ def _additive(mask: Any, name: str, like: Tensor) -> Tensor:
 def _fitting(mask: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Return the mask with as many axes as `shape`, which it must broadcast to."""
     missing = len(shape) - mask.ndim
-    if missing < 0 or any(
-        own not in (1, n) for own, n in zip(mask.shape, shape[missing:], strict=True)
-    ):
+    sizes = zip(mask.shape, shape[missing:], strict=True)
+    if missing < 0 or any(own not in (1, n) for own, n in sizes):
         raise ShapeError(f"{name} of shape {tuple(mask.shape)} does not fit {shape}.")
     return mask[(None,) * missing]

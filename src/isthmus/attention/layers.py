@@ -74,10 +74,8 @@ class NormedAttention(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """Apply the norm to all three inputs, then attend.
 
-        The signature is that of ``nn.MultiheadAttention``. For self-attention, pass x three times.
-        In masks, True hides a key. ``is_causal`` needs no mask, and a query that sees no key
-        returns zeros instead of NaN. With ``need_weights=False`` it runs on
-        ``torch.nn.functional.scaled_dot_product_attention``.
+        The signature is that of ``nn.MultiheadAttention``. In masks, True hides a key.
+        ``is_causal`` needs no mask, and a query that sees no key returns zeros instead of NaN.
 
         Returns
         -------
@@ -143,22 +141,17 @@ def read_source(
 ) -> tuple[Norm, list[Tensor], list[Tensor], dict[str, Any]]:
     """Check that a norm and an attention can be converted together, and read both.
 
-    Returns the parts of the norm, the weights (D, D) and biases (D,) of queries, keys and values,
-    which are zero if there are none, and the options of the layer that replaces both.
+    Returns the norm, the weights (D, D) and biases (D,) of queries, keys and values, and options.
     """
     if not isinstance(attention, nn.MultiheadAttention):
         raise UnsupportedOperationError(
             f"{type(attention).__name__} cannot be converted; nn.MultiheadAttention can."
         )
-    width = attention.embed_dim
-    if attention.kdim != width or attention.vdim != width:
+    width, added = attention.embed_dim, optional(attention, "bias_k") is not None
+    if attention.kdim != width or attention.vdim != width or added or attention.add_zero_attn:
         raise UnsupportedOperationError(
-            "Only attention with kdim = vdim = embed_dim can be converted, because queries, keys "
-            "and values must share one norm."
-        )
-    if optional(attention, "bias_k") is not None or attention.add_zero_attn:
-        raise UnsupportedOperationError(
-            "Attention with add_bias_kv or add_zero_attn cannot be converted."
+            "Only attention with kdim = vdim = embed_dim, and without add_bias_kv or "
+            "add_zero_attn, can be converted: queries, keys and values share one norm."
         )
     if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         raise UnsupportedOperationError(
@@ -195,7 +188,7 @@ class PreNormAttention(NormedAttention):
         y = \gamma \odot \tilde x + \delta .
 
     With ``qk_norm`` every head normalises its queries and keys again, which bounds the logits
-    (Dehghani et al. 2023); components then lie on a sphere in the d dimensions of each head.
+    (Dehghani et al. 2023).
 
     Parameters
     ----------
@@ -215,11 +208,7 @@ class PreNormAttention(NormedAttention):
     --------
     >>> import torch
     >>> from isthmus.attention import PreNormAttention, vmf_view
-    >>> layer = PreNormAttention(16, 4, batch_first=True, qk_norm=True)
-    >>> x = torch.randn(2, 5, 16)
-    >>> output, weights = layer(x, x, x)
-    >>> output.shape, weights.shape
-    (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
+    >>> layer, x = PreNormAttention(16, 4, batch_first=True, qk_norm=True), torch.randn(2, 5, 16)
     >>> vmf_view(layer, x)
     VMFMixture(2 sequences, 4 heads, 5 components, 5 queries, on a sphere in 3 dimensions)
     """
@@ -254,8 +243,7 @@ class PreNormAttention(NormedAttention):
     ) -> Self:
         """Return the layer equal to ``attention`` after ``norm``, with the same weights.
 
-        Outputs are equal up to rounding, except with ``qk_norm=True``: the added norms remove the
-        lengths of queries and keys in each head and, with LayerNorm, their means.
+        Outputs are equal up to rounding, except with ``qk_norm=True``.
 
         Parameters
         ----------
@@ -303,10 +291,9 @@ class SALNAttention(NormedAttention):
     .. math:: \mathrm{softmax}_i\bigl( (W_Q \tilde x) \cdot k_i / \sqrt d + \delta_i \bigr),
         \qquad (k_i, \delta_i) = W_K \tilde x_i + b_K .
 
-    The standardised input :math:`\tilde x` has no gain, which keys can take up, and each key has
-    one more coordinate :math:`\delta_i` in place of :math:`k_i \cdot \delta`. The paper's draft has
-    one head and no :math:`W_Q`. In the mixture that the layer is, :math:`\delta_i` alone sets a
-    component's log-weight, and :math:`k_i` alone its direction and concentration.
+    The standardised input :math:`\tilde x` has no gain, which keys can take up. In the mixture that
+    the layer is, :math:`\delta_i` alone sets a component's log-weight, and :math:`k_i` alone its
+    direction and concentration.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from isthmus.attention.inspection import safe_softmax
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.extras import require
 from isthmus.memories.base import generator_for
+from isthmus.printing import aligned
 from isthmus.special import log_vmf_normalizer, sample_vmf
 from isthmus.validation import as_count, as_points, require_kind
 
@@ -30,10 +30,9 @@ class VMFMixture:
         \pi_i \propto w_i / C_p(\kappa_i),
 
     so that :math:`\log w_i + \kappa_i m_i \cdot u` is attention's logit and the posterior over
-    components its weights. B is the number of sequences, H of heads, S of queries, T of keys,
-    D of coordinates. **An axis of length S comes before T where each query has a mixture of its
-    own**: in all fields with rotary positions, and in :attr:`log_mixing` with a mask that is not
-    the same for all queries.
+    components its weights. Shapes are of B sequences, H heads, S queries, T keys and D coordinates.
+    **An axis of length S comes before T where each query has a mixture of its own**: in all fields
+    with rotary positions, and in :attr:`log_mixing` with a mask that differs between queries.
 
     Attributes
     ----------
@@ -46,8 +45,7 @@ class VMFMixture:
     query_direction : Tensor (B, S, D), or (B, H, S, D) where heads norm their queries
         Unit vectors u.
     query_radius : Tensor (B, S), or (B, H, S)
-        Distance of queries from the centre, :math:`\sqrt{v / (v + \epsilon)}` for a variance v
-        and the norm's epsilon: close to one.
+        Distance of queries from the centre: close to one.
     centred : bool
         True if the sphere is orthogonal to the vector of ones, as for LayerNorm.
     basis : Tensor (H, D, c), optional
@@ -65,8 +63,6 @@ class VMFMixture:
     >>> view = vmf_view(norm, attention, torch.randn(1, 5, 8))
     >>> view
     VMFMixture(2 heads, 5 components, 5 queries, on a sphere in 7 dimensions)
-    >>> view.log_prob().shape, view.sample(3).shape
-    (torch.Size([1, 2, 5]), torch.Size([3, 1, 2, 8]))
     """
 
     concentration: Tensor
@@ -96,10 +92,7 @@ class VMFMixture:
 
     @property
     def mean_direction(self) -> Tensor:
-        """Unit vectors m on the sphere. (B, H, T, D).
-
-        Where kappa is zero the direction is arbitrary.
-        """
+        """Unit vectors m on the sphere, arbitrary where kappa is zero. (B, H, T, D)."""
         return self._directions(self.coordinates, self.concentration)
 
     @property
@@ -118,11 +111,8 @@ class VMFMixture:
     def logits(self, points: Tensor | None = None) -> Tensor:
         """Return the attention logits, masks included. (B, H, S, T).
 
-        Parameters
-        ----------
-        points : Tensor (Q, D), (B, Q, D) or (B, H, Q, D), optional
-            Replace the queries of the layer, without normalisation. Where each query has its own
-            mixture, point q is evaluated under the mixture of query q.
+        `points` (Q, D), (B, Q, D) or (B, H, Q, D) replace the queries of the layer, as they are.
+        Where each query has its own mixture, point q is evaluated under the mixture of query q.
         """
         if points is None:
             points = self.query_direction * self.query_radius[..., None]
@@ -146,10 +136,7 @@ class VMFMixture:
     def log_prob(self, points: Tensor | None = None) -> Tensor:
         """Log-density on the unit sphere, by area. (B, H, S).
 
-        Parameters
-        ----------
-        points : Tensor (Q, D), (B, Q, D) or (B, H, Q, D), optional
-            Points of the sphere; by default the directions of the queries. See :meth:`logits`.
+        `points` are on the sphere, by default the directions of the queries; see :meth:`logits`.
         """
         points = self.query_direction if points is None else points
         self._require_on_sphere(points)
@@ -281,9 +268,7 @@ def _reflect(x: Tensor) -> Tensor:
 class Entanglement:
     """Covariation of concentration and weight across the keys of each head.
 
-    All statistics are computed within sequences, since a softmax ignores a constant shared by all
-    keys. They are NaN where a quantity does not vary: for instance, without the norm's shift and
-    without a query bias all log-weights are zero.
+    All statistics are computed within sequences; NaN where a quantity does not vary.
 
     Attributes
     ----------
@@ -293,9 +278,8 @@ class Entanglement:
         Of kappa with the log of the true mixing proportion, w / C(kappa).
     slope : Tensor (H,)
         Nats of log-weight for each unit of kappa, by least squares.
-    mean_concentration : Tensor (H,)
-    concentration_spread, weight_spread : Tensor (H,)
-        Standard deviations of kappa and of log w, both in nats of the logit.
+    mean_concentration, concentration_spread, weight_spread : Tensor (H,)
+        The mean of kappa, and the standard deviations of kappa and of log w.
     n_keys : int
         The number of keys per head.
     """
@@ -310,19 +294,18 @@ class Entanglement:
 
     def __str__(self) -> str:
         columns = {
-            "log w": (self.correlation, "{:.2f}"),
-            "mixing": (self.mixing_correlation, "{:.2f}"),
-            "mean kappa": (self.mean_concentration, "{:.3g}"),
-            "spread kappa": (self.concentration_spread, "{:.3g}"),
-            "spread log w": (self.weight_spread, "{:.3g}"),
+            "log w": self.correlation,
+            "mixing": self.mixing_correlation,
+            "mean kappa": self.mean_concentration,
+            "spread kappa": self.concentration_spread,
+            "spread log w": self.weight_spread,
         }
-        require("pandas")
-        import pandas as pd
-
-        table = pd.DataFrame({name: values.tolist() for name, (values, _) in columns.items()})
-        formats = {name: form.format for name, (_, form) in columns.items()}
+        table = [["", *columns]]
+        for head, values in enumerate(zip(*columns.values(), strict=True)):
+            cells = [f"{v:.2f}" if place < 2 else f"{v:.3g}" for place, v in enumerate(values)]
+            table.append([str(head), *(cell.replace("nan", "-") for cell in cells)])
         title = "keys; correlation of their concentration kappa with log-weight log w, and mixing"
-        return f"{self.n_keys} {title}\n{table.to_string(formatters=formats, na_rep='-')}"
+        return "\n".join([f"{self.n_keys} {title}", *aligned(table)])
 
     __repr__ = __str__
 
@@ -330,8 +313,8 @@ class Entanglement:
 def entanglement(mixture: VMFMixture) -> Entanglement:
     r"""Report how concentration and mixing weight co-vary across keys, per head.
 
-    The paper says that each key controls both its component's concentration
-    :math:`\kappa_i` and its weight :math:`\log w_i = k_i \cdot \delta`.
+    Each key controls both its component's concentration :math:`\kappa_i` and its weight
+    :math:`\log w_i = k_i \cdot \delta`.
 
     Parameters
     ----------

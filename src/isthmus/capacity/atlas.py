@@ -39,7 +39,6 @@ DRAWS = 400
 class Phases:
     """The phases of a memory of N rows over a range of bandwidths.
 
-    ``print`` shows a table, :meth:`to_dict` returns plain numbers, and
     ``isthmus.figures.phase_plot(phases)`` draws the regions beside the lines of theory.
 
     Attributes
@@ -50,8 +49,7 @@ class Phases:
     stored, proved : ndarray (S,)
         Share of rows stored, and of those for which it is proved (:func:`certify`).
     largest_weight : ndarray (S,)
-        Median, over draws of the memory, of the largest weight of a row. A draw of which it
-        exceeds 1/2 can be traced to a row.
+        Median, over draws of the memory, of the largest weight of a row.
     n_basins : ndarray (S,)
         Number of fixed points that rows flow to.
     basin_size : ndarray (S,)
@@ -63,7 +61,7 @@ class Phases:
         The bandwidth at which each row is most likely given the others.
     collapse_sigma : float
         Predicted noise at which draws of an annealed memory collapse to stored rows, if the data
-        are Gaussian (:func:`entropy_noise`); for others it is an upper estimate.
+        are Gaussian; for others it is an upper estimate.
     """
 
     sigmas: FloatArray
@@ -100,19 +98,10 @@ class Phases:
 
     def __str__(self) -> str:
         header = ["sigma", "phase", "stored", "proved", "largest weight", "basins", "basin size"]
-        columns = zip(
-            self.sigmas,
-            self.phase,
-            self.stored,
-            self.proved,
-            self.largest_weight,
-            self.n_basins,
-            self.basin_size,
-            strict=True,
-        )
+        columns = [getattr(self, name) for name in ("sigmas", *Point._fields)]
         table = [
             [f"{s:.4g}", str(p), f"{a:.1%}", f"{b:.1%}", f"{w:.3f}", f"{n:,}", f"{k:,.0f}"]
-            for s, p, a, b, w, n, k in columns
+            for s, p, a, b, w, n, k in zip(*columns, strict=True)
         ]
         facts = {name: CRITERIA[name] for name in CRITERIA if name in self.phase}
         marks = (
@@ -129,10 +118,9 @@ class Phases:
 def phases(X: Any, sigmas: Any = None, *, n_sigmas: int = 16, seed: int = 0) -> Phases:
     """Find what a Gaussian KDE of the rows of X does at each bandwidth.
 
-    The criteria are tried in this order: it *stores* if 95 % of the rows are stored; *forgets* if
-    all flow to one fixed point; *condenses* if one row has more than half of the weight at a
-    typical draw of the memory, which can then be traced to that row; *generalises* if a typical
-    basin holds at least sqrt(N) rows; else it *blends*: fixed points are averages of a few rows.
+    It *stores* if 95 % of the rows are stored; else *forgets* if all flow to one fixed point; else
+    *condenses* if one row has more than half of the weight at a typical draw of the memory; else
+    *generalises* if a typical basin holds at least sqrt(N) rows; else it *blends*.
 
     Parameters
     ----------
@@ -240,16 +228,12 @@ def entropy_noise(groups: Sequence[FloatArray]) -> float:
               - \ln n_k\Big] = 0
 
     for groups of :math:`n_k` rows with covariances of eigenvalues :math:`\lambda_{ki}`, taken to be
-    Gaussian and apart. Below it the rows of a memory can be told apart in its draws. A Gaussian has
-    the largest entropy of its covariance, so that one group gives an upper estimate.
+    Gaussian and apart.
     """
     total = sum(map(len, groups))
     spectra = [
-        (
-            len(rows) / total,
-            np.square(np.linalg.svd(rows - rows.mean(0), compute_uv=False)) / len(rows),
-        )
-        for rows in groups
+        (len(x) / total, np.square(np.linalg.svd(x - x.mean(0), compute_uv=False)) / len(x))
+        for x in groups
     ]
     entropy = sum(len(rows) / total * math.log(len(rows)) for rows in groups)
 

@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from isthmus.capacity.certificate import (
-    ALL_PAIRS,
     Certificate,
     Iterate,
     Settings,
     as_memory,
     as_patterns,
-    certify,
     certify_memory,
 )
-from isthmus.capacity.contraction import Neighbors, nearest_neighbors
+from isthmus.capacity.contraction import Neighbors
 from isthmus.compose import Affine
 from isthmus.dynamics.descent import descend
 from isthmus.dynamics.modes import SAME_POINT, find_modes, ranked_fixed_points
@@ -45,13 +43,9 @@ class CapacityCurve:
 
     Attributes
     ----------
-    sigmas : ndarray (S,), ascending
-    stored : ndarray (S,)
-        Fraction of patterns stored.
-    proved : ndarray (S,)
-        Fraction of patterns that the bound proves stored.
-    radius : ndarray (S,)
-        Median guaranteed radius of proved patterns, or 0.
+    sigmas, stored, proved, radius : ndarray (S,)
+        Ascending bandwidths, the fractions of patterns stored and proved stored, and the median
+        guaranteed radius of proved patterns, or 0.
     """
 
     sigmas: FloatArray
@@ -77,15 +71,7 @@ class CapacityCurve:
 
 @dataclass(frozen=True, eq=False)
 class SigmaChoice:
-    """The chosen bandwidth, and the curve of all bandwidths tried.
-
-    Attributes
-    ----------
-    sigma : float
-    stored : float
-        The fraction of patterns that it stores.
-    curve : CapacityCurve
-    """
+    """The chosen bandwidth, the fraction of patterns that it stores, and the curve of all tried."""
 
     sigma: float
     stored: float
@@ -127,8 +113,6 @@ def choose_sigma(
     X: Any, stored: float | None = STORED, *, iterate: Iterate = "undecided"
 ) -> SigmaChoice:
     """Choose a bandwidth for storage, not for density: the largest that stores most patterns.
-
-    For a density estimate, use :func:`isthmus.bandwidth.choose`.
 
     Parameters
     ----------
@@ -190,8 +174,7 @@ def _prepared(X: Any) -> tuple[FloatArray, Neighbors]:
     if not isinstance(memory, GaussianKDE):
         raise InvalidInputError("Bandwidths are chosen for a Gaussian KDE: pass patterns (N, D).")
     patterns = memory.memories.detach().double().numpy()
-    k = len(patterns) if len(patterns) <= ALL_PAIRS else Settings().n_neighbors
-    return patterns, nearest_neighbors(patterns, k)
+    return patterns, Settings().neighbors(patterns)
 
 
 def _as_sigmas(sigmas: Any) -> FloatArray:
@@ -202,10 +185,7 @@ def _as_sigmas(sigmas: Any) -> FloatArray:
 
 
 def _at(patterns: FloatArray, neighbors: Neighbors, sigma: float, iterate: Iterate) -> Certificate:
-    memory = GaussianKDE(patterns, float(sigma))
-    if len(patterns) == 1:
-        return certify(memory)
-    return certify_memory(memory, neighbors, Settings(iterate))
+    return certify_memory(GaussianKDE(patterns, float(sigma)), Settings(iterate), neighbors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,9 +235,8 @@ def basins(
     Parameters
     ----------
     X : array, GaussianKDE, StudentMixture, or any other energy
-        Patterns (N, D), whose Gaussian KDE is taken; or a memory of them with round kernels, also
-        one of :func:`isthmus.distributed.shard`; or a mixture, such as an in-context density of
-        tables; or an energy that was learned.
+        Patterns (N, D), whose Gaussian KDE is taken; a memory of them with round kernels; or any
+        other energy, with `starts`.
     sigma : float
         Bandwidth, if X is an array. Default: 1.
     starts : array or Tensor (n, D), optional
@@ -274,20 +253,17 @@ def basins(
     ([0, 0, 1], [0.25, 9.0])
     """
     tol, max_steps = as_number(tol, "tol", above=0), as_count(max_steps, "max_steps")
-    if sigma is not None and isinstance(X, Energy):
-        raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
-    memory: Any = X
-    in_shards = isinstance(X, Energy) and X._in_shards
-    if isinstance(X, Energy) and not isinstance(X, GaussianKDE) and not in_shards:
-        if starts is None and not isinstance(X, StudentMixture):
-            raise InvalidInputError("Pass starts, the points to group.")
-        return _basins_on(X, X.means if starts is None else starts, tol, max_steps)
     if not isinstance(X, Energy):
-        memory = GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
+        X = GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
+    elif sigma is not None:
+        raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
+    if starts is None and (X._in_shards or not isinstance(X, GaussianKDE | StudentMixture)):
+        raise InvalidInputError("Pass starts, the points to group; the memory has none here.")
+    memory: Any = X
+    if not isinstance(X, GaussianKDE) and not X._in_shards:
+        return _basins_on(X, memory.means if starts is None else starts, tol, max_steps)
     if not memory.is_round:
         raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
-    if starts is None and in_shards:
-        raise InvalidInputError("Pass starts, the points to group; the patterns are elsewhere.")
     starts = memory.memories if starts is None else memory.as_input(starts)
     if starts.ndim != 2:
         raise ShapeError(f"starts must be points (n, {memory.dim}), not {tuple(starts.shape)}.")
@@ -316,11 +292,10 @@ class MergeTree:
 
     Attributes
     ----------
-    sigmas : ndarray (S,)
-        Ascending.
+    sigmas, n_basins : ndarray (S,)
+        Ascending bandwidths, and the number of basins at each.
     labels : ndarray (S, N)
         Basin of each pattern at each bandwidth. Basins that merged stay merged.
-    n_basins : ndarray (S,)
     merge_sigma : ndarray (N,)
         The first bandwidth at which each pattern shares its basin; ``inf`` if it never does.
     """
@@ -340,8 +315,7 @@ class MergeTree:
 def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1e-6) -> MergeTree:
     """Follow basins from small bandwidths to large ones, and record where they merge.
 
-    Modes of a Gaussian KDE only ever merge as sigma grows in one dimension; in more, new ones
-    can appear in rare cases. Patterns that shared a basin once are kept together.
+    Patterns that shared a basin once are kept together.
 
     Parameters
     ----------
@@ -350,24 +324,18 @@ def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1
         Bandwidths; by default spread from half the nearest distance to half the diameter.
     """
     patterns = as_patterns(X)
-    values = patterns.numpy()
     count, tol = as_count(n_sigmas, "n_sigmas"), as_number(tol, "tol", above=0)
-    grid = _sigma_grid(values, count) if sigmas is None else np.sort(_as_sigmas(sigmas))
-    starts = patterns
-    current = np.arange(len(values))
-    all_labels, counts = [], []
+    grid = _sigma_grid(patterns.numpy(), count) if sigmas is None else np.sort(_as_sigmas(sigmas))
+    starts, labels, counts = patterns, [np.arange(len(patterns))], []
     for sigma in grid:
-        memory = GaussianKDE(patterns, float(sigma))
         # Patterns in one basin continue from their common mode.
-        found = find_modes(memory, starts, tol=tol)
-        current = found.labels[current]
+        found = find_modes(GaussianKDE(patterns, float(sigma)), starts, tol=tol)
+        labels.append(found.labels[labels[-1]])
         starts = torch.from_numpy(found.fixed_points)
-        all_labels.append(current)
-        counts.append(len(found.fixed_points))
-    labels = np.array(all_labels)
-    alone = np.array([np.bincount(row)[row] == 1 for row in labels])
+        counts.append(len(starts))
+    alone = np.array([np.bincount(row)[row] == 1 for row in labels[1:]])
     shared = np.where(alone.all(0), np.inf, grid[np.argmin(alone, axis=0)])
-    return MergeTree(grid, labels, np.array(counts), shared)
+    return MergeTree(grid, np.array(labels[1:]), np.array(counts), shared)
 
 
 def _sigma_grid(values: FloatArray, n_sigmas: int) -> FloatArray:

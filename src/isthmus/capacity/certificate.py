@@ -51,6 +51,11 @@ FEW = 0.5
 # Up to this many patterns, every pair enters the bound one by one.
 ALL_PAIRS = 2048
 SCALARS = ("kind", "sigma", "required_separation", "delta")
+KIND_OF: dict[type, str] = {
+    GaussianKDE: "kde",
+    ModernHopfield: "hopfield",
+    SparseHopfield: "sparse",
+}
 KINDS = {
     "kde": "Gaussian KDE",
     "hopfield": "modern Hopfield network",
@@ -61,10 +66,6 @@ KINDS = {
 @dataclass(frozen=True, eq=False, repr=False)
 class Certificate(Plottable, Summarised):
     """Proved bounds and measured results for each of N patterns in D dimensions.
-
-    ``print`` shows a summary, :meth:`to_frame` a row per pattern, :meth:`save` keeps it, and
-    ``isthmus.figures.certificate_plot(certificate, X)`` draws patterns of a plane with their
-    guaranteed balls.
 
     Attributes
     ----------
@@ -99,7 +100,7 @@ class Certificate(Plottable, Summarised):
     noise : ndarray (N,) or None
         With ``noise=True``: the largest standard deviation s, per coordinate, at which a query
         x_n + N(0, s^2 I) is proved to reach the fixed point with a probability of at least
-        1 - `delta`. The length of such noise is about s sqrt(D). 0 without a certified ball.
+        1 - `delta`; 0 without a certified ball.
     delta : float or None
     """
 
@@ -250,13 +251,12 @@ def certify(
     Parameters
     ----------
     X : array (N, D), GaussianKDE, ModernHopfield or SparseHopfield
-        Patterns, or a memory of them, of equal weights, which then brings its own bandwidth. If
+        Patterns, taken as they are and not standardised, or a memory of them, of equal weights. If
         its kernels have a shape, distances and radii are in their metric, in which they are round
-        and sigma is 1. Of a sparse network, the condition for exact retrieval in one update is
+        and sigma is 1. For a sparse network, the condition for exact retrieval in one update is
         necessary and sufficient, up to rounding.
     sigma : float
-        Bandwidth of the Gaussian KDE, if X is an array, which is taken as it is and not
-        standardised. Default: 1.
+        Bandwidth of the Gaussian KDE, if X is an array. Default: 1.
     iterate : {"all", "undecided", "none"}
         The patterns to iterate to their fixed points. "undecided" leaves out those that the
         bound proves stored.
@@ -266,9 +266,7 @@ def certify(
     tol : float
         A pattern rests when a step moves it by no more than this share of sigma.
     noise : bool
-        Compute also the normal noise that each pattern survives (docs/capacity-proofs.md, section
-        12). The guaranteed radius allows for a push straight at a neighbour; random noise of that
-        length, in many dimensions, is far less harmful.
+        Compute also the normal noise that each pattern survives.
     delta : float in (0, 1/3]
         The probability with which such a query may fail to reach the fixed point.
 
@@ -291,13 +289,14 @@ def certify(
         as_count(max_steps, "max_steps"),
         delta if as_flag(noise, "noise") else None,
     )
-    if isinstance(X, GaussianKDE) and not X.is_round:
-        _require_no_sigma(sigma)
-        plain, shape = X.whitened()
-        found = _certified(as_memory(plain), settings)
-        moved = shape.to_data(torch.from_numpy(found.fixed_point).to(shape.root))
-        return replace(found, fixed_point=(shape.centre + moved).detach().double().numpy())
-    return _certified(as_memory(X, sigma), settings)
+    if sigma is not None and isinstance(X, CertifiedMemory):
+        raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
+    if not isinstance(X, GaussianKDE) or X.is_round:
+        return certify_memory(as_memory(X, sigma), settings)
+    plain, shape = X.whitened()
+    found = certify_memory(as_memory(plain), settings)
+    moved = shape.to_data(torch.from_numpy(found.fixed_point).to(shape.root))
+    return replace(found, fixed_point=(shape.centre + moved).detach().double().numpy())
 
 
 class Settings(NamedTuple):
@@ -309,85 +308,83 @@ class Settings(NamedTuple):
     max_steps: int = 2000
     delta: float | None = None
 
-
-def _certified(memory: CertifiedMemory, settings: Settings) -> Certificate:
-    if memory.n_memories == 1:
-        return _alone(memory, settings.delta)
-    if isinstance(memory, SparseHopfield):
-        nearest, bounds = one_step(memory, settings.delta)
-        proved, sigma = bounds["guaranteed_radius"] > 0, float(memory.beta) ** -0.5
-        return _assembled(memory, settings, nearest, proved, kind="sparse", sigma=sigma, **bounds)
-    if isinstance(memory, ModernHopfield):
-        return certify_memory(memory, None, settings)
-    patterns, k = memory.memories.detach().double().numpy(), settings.n_neighbors
-    neighbors = nearest_neighbors(patterns, len(patterns) if len(patterns) <= ALL_PAIRS else k)
-    return certify_memory(memory, neighbors, settings)
+    def neighbors(self, patterns: FloatArray) -> Neighbors:
+        """Return the neighbours that enter the bound one by one."""
+        few = len(patterns) <= ALL_PAIRS
+        return nearest_neighbors(patterns, len(patterns) if few else self.n_neighbors)
 
 
 def certify_memory(
-    memory: GaussianKDE | ModernHopfield, neighbors: Neighbors | None, settings: Settings
+    memory: CertifiedMemory, settings: Settings, neighbors: Neighbors | None = None
 ) -> Certificate:
-    """Certify a memory whose neighbours, if it is a KDE, are known: they do not depend on sigma."""
+    """Certify a memory; the neighbours of a KDE do not depend on sigma and may be known."""
     patterns = memory.memories.detach().double().numpy()
-    (n, dim), bandwidth = patterns.shape, float(memory.sigma)
+    if len(patterns) == 1:
+        return _alone(memory, patterns, settings.delta)
+    if isinstance(memory, SparseHopfield):
+        nearest, bounds = one_step(memory, settings.delta)
+        proved, sigma = bounds["guaranteed_radius"] > 0, float(memory.beta) ** -0.5
+    else:
+        sigma = float(memory.sigma)
+        if isinstance(memory, GaussianKDE):
+            neighbors = settings.neighbors(patterns) if neighbors is None else neighbors
+        nearest, proved, bounds = _contractions(patterns, sigma, neighbors, settings)
+    everyone = np.ones(len(proved), bool)
+    chosen = {"all": everyone, "undecided": ~proved, "none": ~everyone}[settings.iterate]
+    fixed, error, basin, stored = iterate_patterns(
+        memory, sigma, nearest, chosen, proved, settings.tol, settings.max_steps
+    )
+    return Certificate(
+        kind=KIND_OF[type(memory)],
+        sigma=sigma,
+        fixed_point=fixed,
+        retrieval_error=error,
+        stored=proved | stored,
+        decided=np.where(proved, "proved", np.where(chosen, "iterated", "open")).astype("<U8"),
+        basin=basin,
+        delta=settings.delta,
+        **bounds,
+    )
+
+
+def _contractions(
+    patterns: FloatArray, sigma: float, neighbors: Neighbors | None, settings: Settings
+) -> tuple[FloatArray, NDArray[np.bool_], dict[str, Any]]:
+    """Return nearest distances, the patterns proved stored, and the bounds of a certificate.
+
+    Of a KDE the neighbours are known; without them, the memory is a modern Hopfield network.
+    """
+    n, dim = patterns.shape
     if neighbors is None:
         k = n - 1 if n <= ALL_PAIRS else min(settings.n_neighbors, n - 1)
-        terms, nearest = hopfield_terms(patterns, bandwidth, k)
+        terms, nearest = hopfield_terms(patterns, sigma, k)
         separation, norm = -terms.exponents.max(1) / terms.sharpness, _longest(patterns)
         closest = nearest
     else:
-        terms, nearest = kde_terms(neighbors, n, dim, bandwidth), neighbors.distances[:, 0]
+        terms, nearest = kde_terms(neighbors, n, dim, sigma), neighbors.distances[:, 0]
         # The radius of a ball that holds all patterns; its centre does not matter.
         centres = 0.5 * (patterns.max(0) + patterns.min(0)), patterns.mean(0)
         separation, norm = 0.5 * nearest**2, min(_longest(patterns - each) for each in centres)
         # A pattern that the search passed over could be nearer than those it found, by rounding.
         closest = np.minimum(nearest, neighbors.beyond)
     radius, bound = guaranteed_balls(terms)
-    needed = required_separation(n, norm, bandwidth) if norm > 0 else np.inf
+    needed = required_separation(n, norm, sigma) if norm > 0 else np.inf
     # For a huge sigma the condition always holds, and its balls would overlap.
-    disjoint = 2 * (n - 1) * n * norm**2 > bandwidth**2
-    ramsauer = guaranteed_radius(n, norm, bandwidth) if disjoint else 0.0
-    return _assembled(
-        memory,
-        settings,
+    disjoint = 2 * (n - 1) * n * norm**2 > sigma**2
+    ramsauer = guaranteed_radius(n, norm, sigma) if disjoint else 0.0
+    return (
         nearest,
         bound < 0.5 * closest * (1 - ROUNDING_SLACK),
-        kind="hopfield" if neighbors is None else "kde",
-        sigma=bandwidth,
-        separation=separation,
-        required_separation=float(needed),
-        ramsauer_radius=np.where(separation >= needed, ramsauer, 0.0),
-        guaranteed_radius=radius,
-        error_bound=bound,
-        noise=None if settings.delta is None else noise_levels(terms, radius, settings.delta),
-    )
-
-
-def _assembled(
-    memory: CertifiedMemory,
-    settings: Settings,
-    nearest: FloatArray,
-    proved: NDArray[np.bool_],
-    *,
-    sigma: float,
-    **bounds: Any,
-) -> Certificate:
-    """Iterate patterns, and return what is known of them by bounds and by iterating."""
-    everyone = np.ones(len(proved), bool)
-    chosen = {"all": everyone, "undecided": ~proved, "none": ~everyone}[settings.iterate]
-    found = iterate_patterns(
-        memory, sigma, nearest, chosen, proved, settings.tol, settings.max_steps
-    )
-    decided = np.where(proved, "proved", np.where(chosen, "iterated", "open")).astype("<U8")
-    return Certificate(
-        sigma=sigma,
-        fixed_point=found.fixed_point,
-        retrieval_error=found.error,
-        stored=proved | found.stored,
-        decided=decided,
-        basin=found.basin,
-        delta=settings.delta,
-        **bounds,
+        {
+            "separation": separation,
+            "required_separation": float(needed),
+            "ramsauer_radius": np.where(separation >= needed, ramsauer, 0.0),
+            "guaranteed_radius": radius,
+            "error_bound": bound,
+            "noise": None
+            if settings.delta is None
+            else noise_levels(terms, radius, settings.delta),
+        },
     )
 
 
@@ -396,7 +393,6 @@ def as_memory(X: Any, sigma: float | None = None) -> CertifiedMemory:
     if not isinstance(X, CertifiedMemory):
         sigma = 1.0 if sigma is None else as_number(sigma, "sigma", above=0)
         return GaussianKDE(as_patterns(X), sigma)
-    _require_no_sigma(sigma)
     require_squares(X.memories.detach().double())
     weights = X.log_weights if isinstance(X, GaussianKDE) else None
     if weights is not None and bool((weights != weights[0]).any()):
@@ -405,11 +401,6 @@ def as_memory(X: Any, sigma: float | None = None) -> CertifiedMemory:
             "patterns without weights."
         )
     return X
-
-
-def _require_no_sigma(sigma: float | None) -> None:
-    if sigma is not None:
-        raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
 
 
 def as_patterns(X: Any) -> Tensor:
@@ -423,20 +414,19 @@ def _longest(patterns: FloatArray) -> float:
     return float(np.linalg.norm(patterns, axis=1).max())
 
 
-def _alone(memory: CertifiedMemory, delta: float | None) -> Certificate:
-    """Return the certificate of a single pattern, which attracts all of space in one step."""
+def _alone(memory: CertifiedMemory, pattern: FloatArray, delta: float | None) -> Certificate:
+    """Return the certificate of a single pattern (1, D), which attracts all of space at once."""
     zero, infinite = np.zeros(1), np.full(1, np.inf)
     sigma = memory.beta**-0.5 if isinstance(memory, SparseHopfield) else memory.sigma
-    kinds = {GaussianKDE: "kde", ModernHopfield: "hopfield", SparseHopfield: "sparse"}
     return Certificate(
-        kind=kinds[type(memory)],
+        kind=KIND_OF[type(memory)],
         sigma=float(sigma),
         separation=infinite,
         required_separation=0.0,
         ramsauer_radius=infinite,
         guaranteed_radius=infinite,
         error_bound=zero,
-        fixed_point=memory.memories.detach().double().numpy().copy(),
+        fixed_point=pattern.copy(),
         retrieval_error=zero,
         stored=np.ones(1, dtype=bool),
         decided=np.array(["proved"]),
@@ -451,5 +441,5 @@ def _spread(values: FloatArray) -> dict[str, float] | None:
     values = values[np.isfinite(values)]
     if not len(values):
         return None
-    quantiles = values.min(), np.median(values), values.max()
-    return dict(zip(("smallest", "median", "largest"), map(float, quantiles), strict=True))
+    low, middle, high = np.quantile(values, [0, 0.5, 1]).tolist()
+    return {"smallest": low, "median": middle, "largest": high}

@@ -14,6 +14,7 @@ point, which every start in it reaches. The proof is in docs/capacity-proofs.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -167,14 +168,26 @@ def _largest_balls(terms: Contraction) -> tuple[FloatArray, FloatArray]:
     endless = np.isinf(highest)
     low = np.log(error[rows])
     high = np.where(endless, low, np.log(np.maximum(highest, error[rows])))
-    for _ in range(BISECTIONS if len(rows) else 0):
-        middle = 0.5 * (low + high)
-        good = here.holds(np.exp(middle))
-        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    if len(rows):
+        low = largest(lambda log_radius: here.holds(np.exp(log_radius)), low, high, BISECTIONS)
     # The exponential of a logarithm may be larger by a rounding than what was tried.
     tried = np.maximum(np.exp(low) * (1 - 1e-12), error[rows])
     radius[rows] = np.where(endless, np.inf, tried)
     return radius, np.where(radius > 0, error, np.inf)
+
+
+def largest(
+    holds: Callable[[FloatArray], NDArray[np.bool_]],
+    low: FloatArray,
+    high: FloatArray,
+    steps: int = 18,
+) -> FloatArray:
+    """Bisect for the largest values at which a condition holds; it does at the lower ends."""
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        good = holds(middle)
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    return low
 
 
 def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:

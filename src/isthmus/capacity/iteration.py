@@ -6,14 +6,11 @@ is enough (docs/capacity-proofs.md, section 10).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.capacity.sparse import slopes_of_sparse
 from isthmus.dynamics.descent import descend
 from isthmus.dynamics.modes import (
     SAME_POINT,
@@ -47,32 +44,29 @@ STABLE_SLOPE = 1 - 1e-9
 BLOCK_ENTRIES = 2**22
 
 
-class Iterated(NamedTuple):
-    """The results of iterating patterns (N, D), NaN and -1 where a pattern was left out."""
-
-    fixed_point: FloatArray  # (N, D)
-    error: FloatArray  # (N,)
-    basin: NDArray[np.int64]  # (N,)
-    stored: BoolArray  # (N,)
+Memory = GaussianMemory | SparseHopfield
 
 
 @torch.no_grad()
 def iterate_patterns(
-    memory: GaussianMemory | SparseHopfield,
+    memory: Memory,
     sigma: float,
     nearest: FloatArray,
     chosen: BoolArray,
     proved: BoolArray,
     tol: float,
     max_steps: int,
-) -> Iterated:
-    """Iterate the chosen patterns; `nearest` are their distances to the next one. (N,)"""
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64], BoolArray]:
+    """Iterate the chosen patterns; `nearest` are their distances to the next one. (N,)
+
+    Return fixed points (N, D), errors, basins and True if stored (N,); NaN and -1 if not chosen.
+    """
     patterns = memory.memories.detach().double()
     n, dim = patterns.shape
     fixed, error = np.full((n, dim), np.nan), np.full(n, np.nan)
     basin, stored = np.full(n, -1), np.zeros(n, dtype=bool)
     if not chosen.any():
-        return Iterated(fixed, error, basin, stored)
+        return fixed, error, basin, stored
     memory = memory._in_float64()
     start = patterns[torch.from_numpy(chosen)]
     moved, centre = memory, torch.zeros(dim, dtype=torch.float64)
@@ -105,25 +99,18 @@ def iterate_patterns(
     ball = torch.minimum(radius, torch.from_numpy(half[rows]))
     flows = _balls_flow(moved, start[rows], state[rows], ball, sigma, tol)
     stored[np.flatnonzero(chosen)[rows]] = flows
-    return Iterated(fixed, error, basin, stored)
+    return fixed, error, basin, stored
 
 
-def _is_stable(memory: GaussianMemory | SparseHopfield, points: Tensor) -> BoolArray:
+def _is_stable(memory: Memory, points: Tensor) -> BoolArray:
     """Return True for points (B, D) about which some tiny ball is contracted. (B,)"""
     if isinstance(memory, GaussianMemory):
-        found: BoolArray = is_attracting(memory, points).numpy()
-        return found
-    slopes = torch.linalg.eigvalsh(slopes_of_sparse(memory, points))[:, -1]
-    return np.asarray(slopes < STABLE_SLOPE)
+        return np.asarray(is_attracting(memory, points))
+    return np.asarray(torch.linalg.eigvalsh(_slopes(memory, points))[:, -1] < STABLE_SLOPE)
 
 
 def _balls_flow(
-    memory: GaussianMemory | SparseHopfield,
-    patterns: Tensor,
-    fixed: Tensor,
-    radius: Tensor,
-    sigma: float,
-    tol: float,
+    memory: Memory, patterns: Tensor, fixed: Tensor, radius: Tensor, sigma: float, tol: float
 ) -> BoolArray:
     """Return True where all starts within `radius` of a pattern reach its fixed point. (B,)"""
     flows = np.zeros(len(patterns), dtype=bool)
@@ -148,7 +135,7 @@ def _balls_flow(
     return flows
 
 
-def _directions(memory: GaussianMemory | SparseHopfield, patterns: Tensor, fixed: Tensor) -> Tensor:
+def _directions(memory: Memory, patterns: Tensor, fixed: Tensor) -> Tensor:
     """Return directions (B, K, D) in which starts are most likely to be lost."""
     others, found = memory.memories.detach(), []
     count = min(TOWARDS, len(others) - 1)
@@ -161,14 +148,11 @@ def _directions(memory: GaussianMemory | SparseHopfield, patterns: Tensor, fixed
     return torch.nn.functional.normalize(torch.cat(found), dim=2, eps=1e-300)
 
 
-def _settled_by_newton(
-    memory: GaussianMemory | SparseHopfield, points: Tensor, sigma: float
-) -> Tensor:
+def _settled_by_newton(memory: Memory, points: Tensor, sigma: float) -> Tensor:
     """Move points (B, D) on to their fixed points, where plain updates have become slow.
 
-    A step divides the displacement of an update by the absolute curvature in each direction.
-    Where the energy would rise, because the valley is bent, the plain update is taken and the next
-    step is half as long at most.
+    A step divides the displacement of an update by the absolute curvature in each direction; where
+    the energy would rise, the plain update is taken and the next step is half as long at most.
     """
     points, active = points.clone(), torch.arange(len(points))
     longest = points.new_full((len(points),), LONGEST * sigma)
@@ -193,14 +177,16 @@ def _settled_by_newton(
     return points
 
 
-def _blocks(memory: GaussianMemory | SparseHopfield, points: Tensor) -> tuple[Tensor, ...]:
+def _blocks(memory: Memory, points: Tensor) -> tuple[Tensor, ...]:
     return points.split(max(1, BLOCK_ENTRIES // memory.memories.numel()))
 
 
-def _slopes(memory: GaussianMemory | SparseHopfield, points: Tensor) -> Tensor:
-    """Return the Jacobians of an update at points, in float64. (B, D) -> (B, D, D)"""
+def _slopes(memory: Memory, points: Tensor) -> Tensor:
+    """Return the symmetric Jacobians of an update at points, in float64. (B, D) -> (B, D, D)"""
     if isinstance(memory, SparseHopfield):
-        return slopes_of_sparse(memory, points)
+        found = [torch.func.jacrev(memory._step)(point) for point in points]
+        slopes = torch.stack(found) if found else points.new_zeros(0, memory.dim, memory.dim)
+        return 0.5 * (slopes + slopes.mT)
     weights, memories = memory._responsibilities(points), memory.memories.detach()
     apart = memories - (weights @ memories)[:, None]
     return (apart * weights[:, :, None]).mT @ apart / float(memory.variance)

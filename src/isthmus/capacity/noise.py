@@ -16,13 +16,11 @@ The proof is in docs/capacity-proofs.md, section 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from isthmus.capacity.contraction import ROW_BLOCK, UNIT_ROUNDOFF, Contraction
+from isthmus.capacity.contraction import ROW_BLOCK, UNIT_ROUNDOFF, Contraction, largest
 
 FloatArray = NDArray[np.float64]
 # Share of R that all patterns get in equal parts; the rest goes where one common t needs it.
@@ -85,17 +83,3 @@ def _levels(terms: Contraction, radius: FloatArray, delta: float) -> FloatArray:
         lowest = thresholds.min(1) / -ndtri(delta * (1 - SLACK) / count.sum())
         level = largest(enough, lowest, alone / -ndtri(delta))
     return np.where(possible, level, 0.0)
-
-
-def largest(
-    holds: Callable[[FloatArray], NDArray[np.bool_]],
-    low: FloatArray,
-    high: FloatArray,
-    steps: int = 18,
-) -> FloatArray:
-    """Bisect for the largest values at which a condition holds; it does at the lower ends."""
-    for _ in range(steps):
-        middle = 0.5 * (low + high)
-        good = holds(middle)
-        low, high = np.where(good, middle, low), np.where(good, high, middle)
-    return low

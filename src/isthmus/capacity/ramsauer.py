@@ -3,8 +3,7 @@ r"""Ramsauer et al.'s condition for patterns that lie far enough apart, and the 
 It holds for modern Hopfield networks with :math:`\beta = 1/\sigma^2` and patterns no longer than M,
 where the separation is :math:`\Delta_n = \min_j x_n \cdot (x_n - x_j)`; and for Gaussian kernel
 density estimates, where it is :math:`\tfrac12 \min_j \|x_n - x_j\|^2` and M may be the radius of
-any ball that contains all patterns, since mean shift does not depend on the origin. On a sphere
-about the origin the two are the same. Proofs are in ``docs/capacity-proofs.md``.
+any ball that contains all patterns. Proofs are in ``docs/capacity-proofs.md``.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) ->
     .. math:: \Delta_n \ge \frac{2\sigma^2}{N} + \sigma^2 \ln \frac{2 (N-1) N M^2}{\sigma^2}
 
     Then the update maps the ball of :func:`guaranteed_radius` about pattern n into itself, as a
-    contraction (Lemmas A5 to A7). Such balls are disjoint if also
-    :math:`2 (N-1) N M^2 > \sigma^2`. The condition is sufficient, and far from necessary.
+    contraction (Lemmas A5 to A7). The condition is sufficient, and far from necessary.
 
     Parameters
     ----------
@@ -56,8 +54,7 @@ def guaranteed_radius(n_patterns: int, max_norm: float, sigma: float = 1.0) -> f
 
     .. math:: r = \frac{\sigma^2}{N M}
 
-    A lower bound, usually far below the true basin (Lemmas A5 to A7). It needs the separation of
-    :func:`required_separation`, which has the same parameters. ``inf`` where M = 0.
+    It needs the separation of :func:`required_separation`, which has the same parameters.
 
     Examples
     --------

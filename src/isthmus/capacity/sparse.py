@@ -9,10 +9,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import ndtr
-from torch import Tensor
 
-from isthmus.capacity.contraction import ROW_BLOCK
-from isthmus.capacity.noise import largest
+from isthmus.capacity.contraction import ROW_BLOCK, largest
 from isthmus.memories.sparse import SparseHopfield
 
 FloatArray = NDArray[np.float64]
@@ -20,11 +18,7 @@ BISECTIONS = 60
 
 
 def one_step(memory: SparseHopfield, delta: float | None) -> tuple[FloatArray, dict[str, Any]]:
-    """Return the exact one-step condition for every pattern of a memory of at least two.
-
-    First the distances to the nearest other pattern (N,), then fields of a certificate. The bound
-    of Santos et al. is (separation - m / beta) / (2 max |x|).
-    """
+    """Return distances to the nearest other pattern (N,), and fields of a certificate."""
     patterns = memory.memories.detach().double().numpy()
     norms = np.linalg.norm(patterns, axis=1)
     required = memory.margin / float(memory.beta)
@@ -46,6 +40,7 @@ def one_step(memory: SparseHopfield, delta: float | None) -> tuple[FloatArray, d
         level = radius if delta is None else _noise(reach, radius, delta)
         found.append((lead.min(1), radius, distance.min(1), level))
     separation, radius, nearest, level = map(np.concatenate, zip(*found, strict=True))
+    # The bound of Santos et al. (2024).
     santos = np.maximum(separation - required, 0) / (2 * norms.max()) if norms.max() else 0 * radius
     return nearest, {
         "separation": separation,
@@ -58,11 +53,7 @@ def one_step(memory: SparseHopfield, delta: float | None) -> tuple[FloatArray, d
 
 
 def _noise(reach: FloatArray, radius: FloatArray, delta: float) -> FloatArray:
-    """Return the largest s at which the tails beyond `reach`, (n, N), add up to at most delta.
-
-    Noise of deviation s leads to the pattern in one step unless its projection on the direction of
-    another pattern, which is N(0, s^2), is longer than the reach in that direction.
-    """
+    """Return the largest s at which tails of N(0, s^2) beyond `reach` (n, N) add up to delta."""
     tiny = np.finfo(float).tiny
 
     def fits(s: FloatArray) -> NDArray[np.bool_]:
@@ -73,11 +64,3 @@ def _noise(reach: FloatArray, radius: FloatArray, delta: float) -> FloatArray:
     while (good := fits(high)).any():
         high = np.where(good, 2 * high, high)
     return largest(fits, np.zeros(len(reach)), high, BISECTIONS)
-
-
-def slopes_of_sparse(memory: SparseHopfield, points: Tensor) -> Tensor:
-    """Return the symmetric Jacobians of an update at points. (B, D) -> (B, D, D)"""
-    exact = memory.with_memories(memory.memories.detach().double())
-    slope = torch.func.jacrev(lambda x: exact._step(x))
-    found = [0.5 * (matrix + matrix.mT) for matrix in map(slope, points.double())]
-    return torch.stack(found) if found else points.new_zeros((0, memory.dim, memory.dim))

@@ -48,11 +48,9 @@ class DeepMemory(Energy):
 
     (Krotov, 2021; Hoover et al., 2022). A point is the states of all layers, one after the other.
     A :meth:`step` updates the layers from the last to the first. Where its synapses are linear in
-    each layer, a layer goes to its best state given the others,
-    :math:`-\partial E_s / \partial g_l`: L is convex, so that
-    :math:`x \cdot g - L(x) - s \cdot g \ge -L(s)`, with equality at x = s. Otherwise it goes in
-    that direction as far as the energy does not rise. Two layers, "identity" and "softmax", are a
-    modern Hopfield network.
+    each layer, a layer goes to its best state given the others, :math:`-\partial E_s / \partial
+    g_l`; otherwise in that direction as far as the energy does not rise. Two layers, "identity" and
+    "softmax", are a modern Hopfield network.
 
     Parameters
     ----------
@@ -88,24 +86,21 @@ class DeepMemory(Energy):
         if not self.layers or not synapses:
             raise InvalidInputError("A deep memory needs layers and synapses.")
         synapses = [deepcopy(each) for each in synapses]
+        for synapse in synapses:
+            require_kind(synapse, "synapses", Synapse)
+        joined = {name for synapse in synapses for name in synapse.layers}
+        if joined != set(self.layers):
+            raise InvalidInputError(
+                f"Synapses join {sorted(joined)}, but the layers are {sorted(self.layers)}."
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(as_count(seed, "seed", at_least=0))
             for synapse in synapses:
-                require_kind(synapse, "synapses", Synapse)
-                unknown = [name for name in synapse.layers if name not in self.layers]
-                if unknown:
-                    raise InvalidInputError(
-                        f"A synapse joins {unknown[0]!r}, but the layers are {list(self.layers)}."
-                    )
                 synapse.build(*(self.layers[name] for name in synapse.layers))
-        joined = {name for synapse in synapses for name in synapse.layers}
-        if alone := [name for name in self.layers if name not in joined]:
-            raise InvalidInputError(f"The layer {alone[0]!r} has no synapse.")
         self.synapses = nn.ModuleList(synapses)
         self.sizes = [each.size for each in self.layers.values()]
-        stops = list(accumulate(self.sizes))
-        places = zip(self.layers, self.sizes, stops, strict=True)
-        self.places = {name: slice(stop - size, stop) for name, size, stop in places}
+        ends = [0, *accumulate(self.sizes)]
+        self.places = dict(zip(self.layers, map(slice, ends, ends[1:]), strict=True))
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {each.size}" for name, each in self.layers.items())
@@ -281,12 +276,9 @@ class VisibleMemory(Energy):
 
     def _spread(self, values: Tensor, other: int) -> Tensor:
         """Return values (..., V) of the visible layers with `other` for the hidden ones."""
-        sizes = [self.memory.layers[name].size for name in self.names]
-        parts = dict(zip(self.names, values.split(sizes, dim=-1), strict=True))
-        every = [
-            parts[name]
-            if name in parts
-            else values.new_full((*values.shape[:-1], each.size), other)
-            for name, each in self.memory.layers.items()
-        ]
-        return torch.cat(every, dim=-1)
+        layers = self.memory.layers
+        parts = values.split([layers[name].size for name in self.names], dim=-1)
+        known = dict(zip(self.names, parts, strict=True))
+        for name in self.hidden:
+            known[name] = values.new_full((*values.shape[:-1], layers[name].size), other)
+        return torch.cat([known[name] for name in layers], dim=-1)

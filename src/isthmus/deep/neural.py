@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast, final
 
 import numpy as np
@@ -83,18 +84,16 @@ class NeuralEnergy(Energy):
             self.frequencies = nn.Linear(dim, FREQUENCIES, bias=False) if few else None
             if self.frequencies is not None:
                 nn.init.normal_(self.frequencies.weight, std=2.0)
+            up: Callable[[], nn.Module] = partial(nn.Linear, width, width)
+            down: Callable[[], nn.Module] = up
+            self.first: nn.Module
             if self.image is None:
-                inputs = dim + 2 * FREQUENCIES * few
-                self.first: nn.Module = nn.Linear(inputs, width)
-                blocks: list[tuple[nn.Module, nn.Module]] = [
-                    (nn.Linear(width, width), nn.Linear(width, width)) for _ in range(depth)
-                ]
+                self.first = nn.Linear(dim + 2 * FREQUENCIES * few, width)
             else:
                 self.first = nn.Conv2d(self.image[0], width, 3, padding=1)
-                blocks = [
-                    (_halving(width), nn.Conv2d(width, width, 3, padding=1)) for _ in range(depth)
-                ]
-            self.blocks = nn.ModuleList(nn.ModuleList(pair) for pair in blocks)
+                down = partial(nn.Conv2d, width, width, 3, padding=1)
+                up = partial(down, stride=2)
+            self.blocks = nn.ModuleList(nn.ModuleList((up(), down())) for _ in range(depth))
             self.readout = nn.Linear(width, 1)
             nn.init.zeros_(self.readout.weight)
             nn.init.zeros_(self.readout.bias)
@@ -150,15 +149,18 @@ class NeuralEnergy(Energy):
             return self.center + noise / self.inverse
         return self.center + torch.linalg.solve(self.inverse, noise.mT).mT
 
+    def _features(self, z: Tensor) -> Tensor:
+        """Return what the first layer reads of standardised points (..., D)."""
+        if self.image is not None:
+            return z.reshape(-1, *self.image)
+        if self.frequencies is None:
+            return z
+        angle = self.frequencies(z)
+        return torch.cat([z, angle.sin(), angle.cos()], dim=-1)
+
     def _energy(self, x: Tensor) -> Tensor:
         z = self._standard(x)  # (..., D)
-        features = z
-        if self.image is not None:
-            features = z.reshape(-1, *self.image)
-        elif self.frequencies is not None:
-            angle = self.frequencies(z)
-            features = torch.cat([z, angle.sin(), angle.cos()], dim=-1)
-        stream = self.first(features)  # (..., width), or (n, width, height, width of the image)
+        stream = self.first(self._features(z))  # (..., width), or (n, width, height, width)
         for up, down in cast(Any, self.blocks):
             if self.image is None:
                 stream = stream + down(F.silu(up(F.silu(stream))))
@@ -175,10 +177,7 @@ class NeuralEnergy(Energy):
         if self.image is not None:
             return super()._score(x)
         z = self._standard(x)  # (..., D)
-        features, angle = z, None
-        if self.frequencies is not None:
-            angle = self.frequencies(z)
-            features = torch.cat([z, angle.sin(), angle.cos()], dim=-1)
+        features = self._features(z)
         stream, slopes = self.first(features), []
         for up, down in cast(Any, self.blocks):
             value, slope = _silu(stream)
@@ -192,10 +191,11 @@ class NeuralEnergy(Energy):
             inner = (gradient @ down.weight) * inner_slope
             gradient = gradient + (inner @ up.weight) * slope
         gradient = gradient @ cast(nn.Linear, self.first).weight
-        if self.frequencies is not None and angle is not None:
-            gradient, sine, cosine = gradient.split([self._dim, FREQUENCIES, FREQUENCIES], dim=-1)
-            turned = sine * angle.cos() - cosine * angle.sin()
-            gradient = gradient + turned @ self.frequencies.weight
+        if self.frequencies is not None:
+            sizes = [self._dim, FREQUENCIES, FREQUENCIES]
+            gradient, by_sine, by_cosine = gradient.split(sizes, dim=-1)
+            _, sine, cosine = features.split(sizes, dim=-1)
+            gradient = gradient + (by_sine * cosine - by_cosine * sine) @ self.frequencies.weight
         gradient = gradient + z / CONFINEMENT**2
         return -gradient * self.inverse if self.inverse.ndim == 1 else -gradient @ self.inverse
 
@@ -205,10 +205,6 @@ def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
     share = x.sigmoid()
     value = x * share
     return value, torch.addcmul(share, value, 1 - share)
-
-
-def _halving(width: int) -> nn.Module:
-    return nn.Conv2d(width, width, 3, stride=2, padding=1)
 
 
 @final

@@ -75,9 +75,7 @@ class Neurons:
             each = self.beta * x.shape[-1] * (variance + EPSILON).sqrt()
         else:
             each = self.beta * (x.square().sum(-1) + EPSILON).sqrt()
-        return (
-            each.flatten(each.ndim - len(self.shape) + 1).sum(-1) if len(self.shape) > 1 else each
-        )
+        return each.sum(dim=tuple(range(1 - len(self.shape), 0))) if len(self.shape) > 1 else each
 
     def activation(self, x: Tensor) -> Tensor:
         """Return the gradient of the Lagrangian. (..., shape) -> (..., shape)"""
@@ -88,10 +86,8 @@ class Neurons:
         if self.lagrangian == "softmax":
             return (self.beta * x).softmax(-1)
         if self.lagrangian == "layer_norm":
-            centered = x - x.mean(-1, keepdim=True)
-            return (
-                self.beta * centered / (centered.square().mean(-1, keepdim=True) + EPSILON).sqrt()
-            )
+            x = x - x.mean(-1, keepdim=True)
+            return self.beta * x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt()
         return self.beta * x / (x.square().sum(-1, keepdim=True) + EPSILON).sqrt()
 
     def energy(self, x: Tensor, activation: Tensor) -> Tensor:

@@ -60,10 +60,8 @@ class Dense(Synapse):
 
     def energy(self, *activations: Tensor) -> Tensor:
         """Return the energy."""
-        first, second = (
-            each.flatten(each.ndim - rank)
-            for each, rank in zip(activations, self.ranks, strict=True)
-        )
+        both = zip(activations, self.ranks, strict=True)
+        first, second = (each.flatten(each.ndim - rank) for each, rank in both)
         return -((first @ self.weight) * second).sum(-1)
 
 

@@ -131,7 +131,7 @@ class FutureBlocks(Blocks):
         return [submit(_call, function, part, given, pure=False) for part in self.parts]
 
     def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum over all blocks, added up in a tree."""
+        """Return the sum over all blocks."""
         level = self._submit(function, arguments)
         while len(level) > 1:
             groups = [level[start : start + FAN_IN] for start in range(0, len(level), FAN_IN)]
@@ -140,7 +140,7 @@ class FutureBlocks(Blocks):
             return level[0].result()
 
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> FutureBlocks:
-        """Return new blocks, computed on the workers and kept there."""
+        """Return new blocks."""
         return FutureBlocks(self._submit(function, arguments), self.layout, self.client)
 
 
@@ -150,13 +150,13 @@ class HeldBlocks(Blocks):
     def __init__(self, parts: Sequence[Any], layout: TableLayout) -> None:
         self.parts, self.layout = list(parts), layout
 
-    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum over all blocks."""
-        return _sum([_call(function, part, arguments) for part in self.parts])
-
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> HeldBlocks:
         """Return new blocks."""
         return HeldBlocks([_call(function, part, arguments) for part in self.parts], self.layout)
+
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum over all blocks."""
+        return _sum(self.mapped(function, *arguments).parts)
 
 
 class FileBlocks(Blocks):
@@ -185,7 +185,7 @@ class FileBlocks(Blocks):
                 yield block
 
     def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum over all blocks, one of which is in memory at a time."""
+        """Return the sum over all blocks."""
         found = None
         with progress("reading rows", len(self.places)) as report:
             for done, block in enumerate(self):
@@ -194,7 +194,7 @@ class FileBlocks(Blocks):
         return found
 
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> FileBlocks:
-        """Return blocks on which a function is called whenever they are read."""
+        """Return new blocks."""
         functions = (*self.functions, (function, arguments))
         return FileBlocks(self.places, self.layout.columns or (), self.values, functions)
 
@@ -293,13 +293,13 @@ def dask_blocks(
 
 
 def _read_parquet(path: str | os.PathLike[str]) -> Any:
-    files = parquet_files(path)
+    files = [str(file) for file in parquet_files(path)]
     try:
         from dask import dataframe
+
+        return dataframe.read_parquet(files)
     except ImportError:
         raise InvalidInputError(INSTALL) from None
-    try:
-        return dataframe.read_parquet([str(file) for file in files])
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInputError(f"{os.fspath(path)} cannot be read: {error}") from None
 
@@ -396,20 +396,15 @@ def explained() -> Iterator[None]:
 
     try:
         yield
-    except KilledWorker as error:
+    except (KilledWorker, MemoryError) as error:
         raise ClusterError(
-            f"A task was lost with every worker that tried it ({error.task}). Workers that need "
-            "more memory than they have are killed: use smaller blocks (rechunk), more workers, "
-            "or a larger memory limit."
-        ) from None
-    except MemoryError as error:
-        raise ClusterError(
-            f"A worker ran out of memory ({error}). Use smaller blocks (rechunk) or more workers."
+            f"A task was lost with every worker that tried it, or ran out of memory ({error}). Use "
+            "smaller blocks (rechunk), more workers, or a larger memory limit."
         ) from None
     except (CancelledError, CommClosedError, TimeoutError) as error:
-        words = " ".join(str(error).split())
         raise ClusterError(
-            f"The cluster was lost on the way ({words}). Connect again and repeat the call."
+            f"The cluster was lost on the way ({' '.join(str(error).split())}). Connect again and "
+            "repeat the call."
         ) from None
 
 

@@ -71,17 +71,15 @@ def shard(
 ) -> ShardedMemory:
     """Return a memory whose patterns are the rows of a Dask collection and stay on its workers.
 
-    Each block becomes a memory on a worker. A pass sends the queries to the workers and adds up the
-    log-sum-exps and means of the blocks in a tree. If a worker is lost, Dask computes its blocks
-    again from their source.
+    Each block becomes a memory on a worker. If a worker is lost, Dask computes its blocks again
+    from their source.
 
     Parameters
     ----------
     energy_class : GaussianKDE, Mixture or ModernHopfield
     data : dask array (N, D), dask DataFrame, or path
-        A path is a Parquet file, a directory of them, or a pattern with ``*``; workers must see it
-        under the same name. Blocks may be of any size, also unknown or empty; some 10 MB each keep
-        the overhead of a pass small.
+        A path is a Parquet file, a directory of them, or a pattern with ``*``, and must be the same
+        on the workers. Blocks of some 10 MB keep the overhead of a pass small.
     client : distributed.Client or str, optional
         Or the address of a scheduler. Default: the default client of this process; without one,
         blocks are kept in this process, and threads compute.
@@ -89,14 +87,11 @@ def shard(
         Certificates for the address of a scheduler; passed on to Dask.
     **settings
         Those of `energy_class`. ``log_weights`` is an array (N,), or a Dask array in the blocks of
-        the data. Kernels must share their covariance: ``factors`` and covariances of each memory
-        are not available, and neither are rules that choose a bandwidth from all memories.
+        the data. Kernels must share their covariance, and bandwidths must be numbers.
 
     Returns
     -------
     ShardedMemory
-        An energy: :func:`isthmus.retrieve`, :func:`isthmus.sample`, :func:`isthmus.complete` and
-        its own methods work as on a memory in one process.
 
     Examples
     --------
@@ -176,9 +171,8 @@ class _Differentiable(torch.autograd.Function):
 class ShardedMemory(Energy):
     """A Gaussian memory in shards on the workers of a Dask cluster; made by :func:`shard`.
 
-    Points are tensors or arrays as for any energy, and results are in this process; draws are
-    arrays, as the memories are. First derivatives of :meth:`energy` and :meth:`log_prob` by the
-    points are known to autograd.
+    Points are tensors or arrays as for any energy, and results are in this process. First
+    derivatives of :meth:`energy` and :meth:`log_prob` by the points are known to autograd.
 
     Attributes
     ----------
@@ -291,12 +285,9 @@ class ShardedMemory(Energy):
         result: Tensor = _Differentiable.apply(x, value, gradient)
         return result
 
-    def _energy_at(self, x: Tensor, found: Recall) -> Tensor:
-        return self._like._energy_of(x, found.log_mass.to(x.dtype).reshape(x.shape[:-1]))
-
     def _energy(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            value = self._energy_at(x, self._pass(recall_pull, x, part="target"))
+            value = self._step_and_energy(x)[1]
         return self._differentiable(x, value, lambda: -self._score(x.detach()))
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -305,7 +296,8 @@ class ShardedMemory(Energy):
         precision = None if held is None else self._like._pull(x).precision
         if held is not None and precision is not None:
             moved = x + held_move(precision, moved - x, ~held)
-        return keep_observed(moved, x, held), self._energy_at(x, found)
+        log_mass = found.log_mass.to(x.dtype).reshape(x.shape[:-1])
+        return keep_observed(moved, x, held), self._like._energy_of(x, log_mass)
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
         return self._step_and_energy(x, held)[0]
@@ -352,16 +344,10 @@ class ShardedMemory(Energy):
         return Nearest(-found.values.reshape(shape), self._index(found).reshape(shape))
 
     def separation(self, x: Any) -> Tensor:
-        """Return half the squared distance of stored patterns to the nearest other memory. (...)
-
-        This is what bounds on retrieval need, such as :func:`isthmus.capacity.guaranteed_radius`.
-        """
-        return self._at(self._separation, x)
-
-    def _separation(self, x: Tensor) -> Tensor:
+        """Return half the squared distance of stored patterns to the nearest other memory. (...)"""
         if self.n_memories == 1:
-            return torch.full(x.shape[:-1], torch.inf, dtype=torch.float64)
-        return 0.5 * self.nearest(x, 2).distances[..., 1].square()
+            return self._at(lambda x: x.new_full(x.shape[:-1], torch.inf, dtype=torch.float64), x)
+        return self._at(lambda x: 0.5 * self.nearest(x, 2).distances[..., 1].square(), x)
 
     def recalled(self, x: Any) -> Tensor:
         """Return the memory with the largest responsibility for each point. (..., D) -> (...)"""

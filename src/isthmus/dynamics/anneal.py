@@ -2,11 +2,8 @@ r"""anneal: draws from an energy through a series of wider ones, as diffusion mo
 
 A kernel density estimate of bandwidth :math:`\sigma` *is* the density of the empirical diffusion
 model at noise level :math:`\sigma`: data plus noise. Its score is known, so that a diffusion model
-without a network samples it, along the probability flow of Song et al. (2021, Score-Based
-Generative Modeling through Stochastic Differential Equations) in the form of Karras et al. (2022,
-Elucidating the Design Space of Diffusion-Based Generative Models), or by annealed Langevin
-dynamics (Song and Ermon, 2019, Generative Modeling by Estimating Gradients of the Data
-Distribution).
+without a network samples it, along the probability flow (Song et al., 2021, in the form of Karras
+et al., 2022), or by annealed Langevin dynamics (Song and Ermon, 2019).
 """
 
 from __future__ import annotations
@@ -21,11 +18,11 @@ import torch
 from torch import Tensor
 
 from isthmus.dynamics.retrieve import require_pointwise, retrieve
-from isthmus.dynamics.samplers import Langevin, noise
+from isthmus.dynamics.sample import starting_points
+from isthmus.dynamics.samplers import Langevin
 from isthmus.dynamics.widening import widen
 from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, ShapeError, UnsupportedOperationError
-from isthmus.memories.base import generator_for
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.validation import as_array, as_choice, as_count, as_number, as_points, require_kind
 
@@ -98,17 +95,9 @@ class Annealed:
     sigma: float
 
     def judge(self, memories: Any = None, *, few: float = FEW) -> Verdicts:
-        """Return for each draw if it is memorised, spurious or new; see :func:`judge_draws`.
-
-        Without `memories`, those of the energy are taken.
-        """
-        if memories is None:
-            if not self.energy.has_responsibilities:
-                raise UnsupportedOperationError(
-                    f"{type(self.energy).__name__} has no memories; pass them to judge()."
-                )
-            return judge_draws(self.energy, self.draws, few=few)
-        return judge_draws(GaussianKDE(memories, self.sigma), self.draws, few=few)
+        """Return :func:`judge_draws` with `memories`, by default those of the energy."""
+        energy = self.energy if memories is None else GaussianKDE(memories, self.sigma)
+        return judge_draws(energy, self.draws, few=few)
 
     def __repr__(self) -> str:
         count, dim = self.draws.shape
@@ -120,14 +109,7 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
 
     A draw is retrieved, and the responsibilities r of the memories at its place of rest give the
     effective number of memories :math:`1/\sum_n r_n^2` there: below 1.5 the draw is memorised, up
-    to `few` spurious, and above it new. Few memories in a wide space are memorised, very many
-    merge into a landscape of their own; between lie spurious states, the first sign of
-    generalisation (Pham et al., 2025, Memorization to Generalization: Emergence of Diffusion
-    Models from Associative Memory; Ambrogioni, 2024, In Search of Dispersed Memories: Generative
-    Diffusion Models Are Associative Memory Networks). The participation ratio is the measure of
-    the collapse onto training data in Biroli et al. (2024, Dynamical Regimes of Diffusion Models).
-    Pham et al. compare draws with data and with each other instead, since the attractors of a
-    network are not known; those of a memory are.
+    to `few` spurious, and above it new (Pham et al., 2025; Biroli et al., 2024).
 
     Parameters
     ----------
@@ -149,7 +131,8 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
     require_kind(energy, "energy", Energy)
     if not energy.has_responsibilities:
         raise UnsupportedOperationError(
-            f"{type(energy).__name__} has no memories whose responsibilities are known."
+            f"{type(energy).__name__} has no memories whose responsibilities are known; pass "
+            "memories to judge()."
         )
     points = as_points(draws, "draws", dim=energy.dim)
     if points.ndim != 2 or 0 in points.shape:
@@ -197,25 +180,21 @@ def anneal(
     ----------
     energy_at : Energy, or a function from sigma to an Energy
         The energy at each noise level. A :class:`GaussianKDE`, :class:`Mixture` or
-        :class:`ModernHopfield` is given noise by :func:`widen`. A function may be anything whose
-        density at sigma is that of data plus noise, such as
-        ``lambda sigma: ist.GaussianKDE(X, sigma)``, or an in-context energy of noisy points,
-        ``lambda sigma: model.condition(X + sigma * noise)``.
+        :class:`ModernHopfield` is given noise by :func:`widen`; a function returns an energy whose
+        density at sigma is that of data plus noise.
     schedule : (levels,)
         Noise levels, positive and falling; see :func:`noise_schedule`.
     n : int
     method : {"flow", "langevin"}
         "flow" follows the probability flow :math:`dx/d\sigma = -\sigma \nabla \log p_\sigma(x)` by
-        Heun's method, two scores a level, with an error of second order in the spacing of the
-        levels. "langevin" makes unadjusted Langevin steps at each level.
+        Heun's method, two scores a level; "langevin" makes unadjusted Langevin steps.
     steps : int
         Langevin steps at each level.
     step_size : float
-        Of Langevin, in units of sigma squared. The bias of the variance of a Gaussian of width
-        sigma is half of it.
+        Of Langevin, in units of sigma squared.
     init : (n, D), optional
         Points at the first level. Default: exact draws of its energy if it has them, else Gaussian
-        noise of that width. Draws are arrays or tensors as in :func:`isthmus.sample`.
+        noise of that width.
     seed : int or torch.Generator
 
     Returns
@@ -235,12 +214,19 @@ def anneal(
     Verdicts(n=200, memorised=1.000, spurious=0.000, new=0.000)
     """
     as_choice(method, "method", ("flow", "langevin"))
-    sigmas = _as_schedule(schedule)
-    energy_of = _reader(energy_at)
+    levels = as_array(schedule, "schedule")
+    if levels.ndim != 1 or len(levels) < 2:
+        raise ShapeError(f"schedule must have shape (levels,), of two or more, not {levels.shape}.")
+    if not (np.isfinite(levels).all() and (levels > 0).all() and (np.diff(levels) < 0).all()):
+        raise InvalidInputError(
+            "schedule must hold finite noise levels above zero that fall from level to level."
+        )
+    sigmas, energy_of = levels.tolist(), _reader(energy_at)
     steps = as_count(steps, "steps")
     step_size = as_number(step_size, "step_size", above=0, below=2)
     energy = energy_of(sigmas[0])
-    x, generator = _first_points(energy, sigmas[0], as_count(n, "n"), init, seed)
+    exact = energy._sample if energy.has_exact_draws else None
+    x, generator = starting_points(energy, init, as_count(n, "n"), seed, exact, sigmas[0])
     require_pointwise(energy, x)
     for level, sigma in enumerate(sigmas):
         if method == "langevin":
@@ -264,17 +250,6 @@ def anneal(
     return Annealed(draws_as_given(x, energy, init), energy, sigmas[-1])
 
 
-def _as_schedule(schedule: Any) -> list[float]:
-    array = as_array(schedule, "schedule")
-    if array.ndim != 1 or len(array) < 2:
-        raise ShapeError(f"schedule must have shape (levels,), of two or more, not {array.shape}.")
-    if not (np.isfinite(array).all() and (array > 0).all() and (np.diff(array) < 0).all()):
-        raise InvalidInputError(
-            "schedule must hold finite noise levels above zero that fall from level to level."
-        )
-    return array.tolist()
-
-
 def _reader(energy_at: EnergyAt) -> Callable[[float], Energy]:
     if isinstance(energy_at, Energy):
         return lambda sigma: widen(energy_at, sigma)
@@ -290,24 +265,3 @@ def _reader(energy_at: EnergyAt) -> Callable[[float], Energy]:
         return found
 
     return read
-
-
-def _first_points(
-    energy: Energy, sigma: float, n: int, init: Any, seed: int | torch.Generator
-) -> tuple[Tensor, torch.Generator]:
-    """Return points (n, D) at the first level, and the stream for the noise of the steps."""
-    if init is not None:
-        x = as_points(init, "init", dim=energy.dim, like=energy._template).detach()
-        if x.ndim != 2 or len(x) != n:
-            raise ShapeError(f"init must have shape ({n}, D), not {tuple(x.shape)}.")
-        return x, generator_for(seed, x.device)
-    like = energy._template
-    like = torch.empty(()) if like is None else like
-    generator = generator_for(seed, like.device)
-    if energy.has_exact_draws:
-        return energy._sample(n, generator).detach(), generator
-    if energy.dim is None:
-        raise InvalidInputError(
-            f"{type(energy).__name__} has no number of coordinates. Pass init, of shape (n, D)."
-        )
-    return sigma * noise(like.new_empty(n, energy.dim), generator), generator

@@ -18,21 +18,18 @@ FIRST_REACH = 0.02
 # of sigma. A leap covers this share of the estimated remaining way, up to the longest leap.
 ALIGNED, SHORT, SHARE, FIRST_LEAP, LONGEST_LEAP = 0.98, 0.1, 0.9, 8.0, 0.1
 # Rounding in a row's coordinates keeps it from resting more tightly than this many units of its
-# last place. A row rests if its estimated way to the fixed point is within so many tolerances.
-ROUNDING_UNITS, TOLERANCES = 16, 2
+# last place. A row rests if its estimated way to the fixed point is within so many tolerances,
+# twice in a row or after a move of this part of the tolerance.
+ROUNDING_UNITS, TOLERANCES, SURE = 16, 2, 1000
 
 
 class Descent(NamedTuple):
-    """The states (N, D) at which rows ended, and more for each row (N,).
+    """The states at which rows ended, and more for each row (N,)."""
 
-    `steps` is its number of updates; `resting` is True if it rests; `unresolved` is True if it
-    rests only because its updates are as short as rounding errors, far from the fixed point.
-    """
-
-    state: Tensor
+    state: Tensor  # (N, D)
     steps: Tensor
     resting: Tensor
-    unresolved: Tensor
+    unresolved: Tensor  # rests only because its updates are as short as rounding errors
 
 
 # An update of some rows at points (R, D), given the held coordinates, the rows' indices and the
@@ -45,18 +42,18 @@ def descend(
     energy: Energy,
     start: Tensor,
     held: Tensor | None = None,
+    history: list[Tensor] | None = None,
     *,
     tol: float,
     max_steps: int,
     accelerate: bool | None = None,
-    history: list[Tensor] | None = None,
 ) -> Descent:
     """Run the loop of :func:`isthmus.retrieve` on checked points (N, D)."""
     state = start.clone()
     move = _move(energy, state, accelerate, held is not None)
     steps = torch.zeros(len(state), dtype=torch.int64, device=state.device)
     resting = torch.zeros(len(state), dtype=torch.bool, device=state.device)
-    unresolved = resting.clone()
+    unresolved, was_near = resting.clone(), resting.clone()
     active = torch.arange(len(state), device=state.device)
     reach = torch.linalg.vector_norm(state, dim=1).clamp(min=energy._reach())
     for _ in range(max_steps):
@@ -67,11 +64,14 @@ def descend(
         rounding = ROUNDING_UNITS * torch.finfo(state.dtype).eps * reach[active]
         near, known = left <= TOLERANCES * (tol + rounding), ~torch.isnan(left)
         at_rest = (length <= rounding) & (known | (length <= rounding / 8))
-        at_rest |= (length <= tol + rounding) & near
+        # One estimate of the way left may be wrong, where directions of fast decay still count.
+        sure = was_near[active] | (length <= tol / SURE + rounding / 8)
+        at_rest |= (length <= tol + rounding) & near & sure
         state[active] = new
         steps[active] += 1
         resting[active] = at_rest
-        unresolved[active] = at_rest & known & ~near
+        unresolved[active] = at_rest & known & ~(near & sure)
+        was_near[active] = near
         active = active[~at_rest]
         if history is not None:
             history.append(state.clone())
@@ -92,9 +92,11 @@ def _move(energy: Energy, state: Tensor, accelerate: bool | None, holds: bool) -
 
 
 class _ClosedFormMove:
-    """One closed-form update, which may start ahead of the row if the curvature is known.
+    r"""One closed-form update, which may start ahead of the row if the curvature is known.
 
-    It keeps the last displacement of each row, the leap beyond it, and the height before it.
+    Let a plain update go from x to x + m, and a leap to y, farther on that ray, at distance L. As
+    :math:`-\beta_E E(x) + \lVert x\rVert^2 / (2 \sigma^2)` is convex, it lies below its chord at
+    x + m: the leap ends no higher if :math:`\beta_E (E(x) - E(y)) \ge L |m| / (2 \sigma^2)`.
     """
 
     def __init__(self, energy: Energy, state: Tensor, curvature: Tensor | None) -> None:

@@ -1,16 +1,14 @@
 r"""Modes of Gaussian memories, and balls in which every point is known to flow to the mode.
 
 At a point m let y_j = x_j - m, let p_j be the responsibilities, let e = f(m) - m be the
-displacement by an update f, z_j = R |y_j|/s^2 and :math:`c = e^{R|e|/s^2}`. For |u| <= R, an
-update moves m + u to within
+displacement by an update f, and :math:`c = e^{R|e|/s^2}`. In the ball of radius R about m, the
+Jacobian of f is at most
 
-.. math::
-    \rho\, |u| + c\, |e| , \qquad \rho = \frac{c}{s^2}
-        \lambda_{\max}\Bigl(\sum_j p_j \frac{e^{z_j} - 1}{z_j}\, y_j y_j^\top\Bigr) ,
+.. math:: \rho = \frac{c}{s^2}
+        \lambda_{\max}\Bigl(\sum_j p_j\, e^{R |y_j|/s^2}\, y_j y_j^\top\Bigr) ,
 
-of m, and with :math:`e^{z_j}` in place of the fraction the same expression bounds the Jacobian.
-Therefore all points of the ball enter a small one that f contracts. The proof is in
-docs/capacity-proofs.md, section 10.
+and f maps the ball into itself, as a contraction, if :math:`\rho < 1` and
+:math:`c\, |e| < (1 - \rho) R`. The proof is in docs/capacity-proofs.md, section 10.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ SAME_POINT = 0.02
 JOINED = 1e-3
 # With at least this many starts, a random subset goes first.
 MANY, PILOTS = 512, 64
-# Radii are searched between these, in units of sigma; the smallest ball is the contracted one.
-SMALLEST, LARGEST, TRIALS = 0.02, 3.0, 7
-# Upper limit on rho; the distance from 1 leaves room for rounding.
+# Radii of the balls that are tried about their ends, in units of sigma.
+BALLS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08, 0.04, 0.02)
+# The trace decides alone below this rho; the distance from 1 leaves room for rounding.
 CONTRACTS = 0.99
 # Radii, in units of sigma, of the balls that prove a fixed point stable, and the share of rho that
 # is added for rounding.
@@ -85,53 +83,27 @@ class Attractors(NamedTuple):
 NO_BALLS = Attractors(torch.zeros(0, 0), torch.zeros(0))
 
 
-@torch.no_grad()
 def attractors(memory: GaussianMemory, points: Tensor) -> Attractors:
     """Return the balls about the points (B, D) that have one."""
-    radii = points.new_tensor([attracting_radius(memory, point) for point in points])
-    return Attractors(points[radii > 0], radii[radii > 0])
+    radii = contracted_radius(memory, points, float(memory.sigma) * torch.tensor(BALLS))
+    return Attractors(points[radii > 0], radii[radii > 0].to(points))
 
 
-def attracting_radius(memory: GaussianMemory, point: Tensor) -> float:
-    """Return the largest radius found for a point (D,) that (nearly) rests, or 0."""
-    variance = float(memory.variance)
-    smallest = SMALLEST * variance**0.5
-    apart = memory.memories - point
-    weights = memory.responsibilities(point).log()
-    pull = torch.linalg.vector_norm(apart, dim=1) / variance
-    residual = float(torch.linalg.vector_norm(memory.step(point) - point))
-
-    def contracts(radius: float, log_factor: Tensor) -> bool:
-        raised = (weights + log_factor).exp()
-        spread = torch.linalg.eigvalsh((apart * raised[:, None]).T @ apart)[-1]
-        c = math.exp(radius * residual / variance)
-        rho = c * float(spread) / variance
-        return rho < CONTRACTS and c * residual < (1 - rho) * smallest
-
-    low, high = smallest, LARGEST * variance**0.5
-    if not contracts(low, low * pull):
-        return 0.0
-    for _ in range(TRIALS):
-        middle = math.sqrt(low * high)
-        z = (middle * pull).clamp(min=1e-12)
-        good = contracts(middle, z + torch.log(-torch.expm1(-z) / z))
-        low, high = (middle, high) if good else (low, middle)
-    return low
-
-
-@torch.no_grad()
 def is_attracting(memory: GaussianMemory, points: Tensor, radii: Tensor | None = None) -> Tensor:
     """Return True for points (B, D) about which a ball of one of the radii is contracted. (B,)
 
     Such a ball holds one fixed point, which is stable. Without radii (B, T), tiny balls are tried;
     a point may be so near to instability that none is found, and then counts as unstable.
     """
-    if radii is None:
-        radii = float(memory.sigma) * torch.tensor(STABLE, dtype=torch.float64).expand(
-            len(points), -1
-        )
-    variance = float(memory.variance)
-    found = torch.zeros(len(points), dtype=torch.bool)
+    tiny = float(memory.sigma) * torch.tensor(STABLE, dtype=torch.float64)
+    return contracted_radius(memory, points, tiny if radii is None else radii) > 0
+
+
+@torch.no_grad()
+def contracted_radius(memory: GaussianMemory, points: Tensor, radii: Tensor) -> Tensor:
+    """Return the first of the radii (T,) or (B, T) whose ball is contracted, or 0. (B,)"""
+    radii, variance = radii.expand(len(points), -1), float(memory.variance)
+    found = torch.zeros(len(points), dtype=torch.float64)
     memories, bias = memory.memories.double(), memory.log_mixing_weights.double()
     near = _NearMemories(memories, bias, variance) if len(memories) > MANY_MEMORIES else None
     all_of_them = torch.arange(len(memories))
@@ -155,7 +127,7 @@ def is_attracting(memory: GaussianMemory, points: Tensor, radii: Tensor | None =
                 rho = rest + float(torch.linalg.eigvalsh(scaled.mT @ scaled)[-1])
             rho = c * rho / variance * (1 + ROUNDING) + ROUNDING
             if rho < 1 and c * residual < (1 - rho) * radius:
-                found[row] = True
+                found[row] = radius
                 break
     return found
 
@@ -163,10 +135,9 @@ def is_attracting(memory: GaussianMemory, points: Tensor, radii: Tensor | None =
 class _NearMemories:
     r"""Memories near a point; all others together weigh less than LEFT_OUT there.
 
-    Let the nearest memory be at the distance d, with log-weight b. Beyond the distance T with
-    :math:`T^2 = d^2 + 2 s^2 (\log N + b_{max} - b - \log \varepsilon)`, N memories weigh at most
-    :math:`\varepsilon` relative to it, and their terms :math:`t^p e^{-t^2/2s^2 + rt/s^2}` fall
-    with t.
+    With the nearest memory at the distance d, of log-weight b, N memories beyond the distance T,
+    :math:`T^2 = d^2 + 2 s^2 (\log N + b_{max} - b - \log \varepsilon)`, weigh at most
+    :math:`\varepsilon` relative to it.
     """
 
     def __init__(self, memories: Tensor, bias: Tensor, variance: float) -> None:
@@ -184,11 +155,7 @@ class _NearMemories:
 
 
 def _weights_and_residual(apart: Tensor, exponents: Tensor, bias: Tensor) -> tuple[Tensor, float]:
-    """Return upper bounds on the weights at a point and on the length of its update, in float64.
-
-    `apart` (N, D) are the memories relative to the point, `exponents` half their squares over the
-    variance. Exact values are within rounding errors of the computed ones.
-    """
+    """Return upper bounds on the weights at a point and on the length of its update, in float64."""
     count, dim = apart.shape
     used = bias > -torch.inf
     apart, unit = apart[used], torch.finfo(torch.float64).eps

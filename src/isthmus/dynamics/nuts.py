@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from isthmus.dynamics.samplers import (
-    Adjusted,
+    Hamiltonian,
     Info,
     MetropolisState,
+    Moving,
     Scales,
     all_finite,
     choose,
@@ -59,15 +60,13 @@ class _Subtree(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NUTS(Adjusted):
+class NUTS(Hamiltonian):
     r"""The No-U-Turn sampler: HMC that chooses the length of each trajectory itself.
 
     The trajectory doubles, forwards or backwards in time at random, until some balanced part of it
     turns back: until its ends approach each other. The next state is drawn from the trajectory
-    with weights :math:`e^{-H}`, with a preference for its later half (Hoffman and Gelman, 2014,
-    The No-U-Turn Sampler; Betancourt, 2017, A Conceptual Introduction to Hamiltonian Monte Carlo).
-    All chains grow their trees side by side (Phan, Pradhan and Jankowiak, 2019, Composable Effects
-    for Flexible and Accelerated Probabilistic Programming).
+    with weights :math:`e^{-H}`, with a preference for its later half (Hoffman and Gelman, 2014;
+    Betancourt, 2017). All chains grow their trees side by side.
 
     Parameters
     ----------
@@ -119,21 +118,17 @@ class NUTS(Adjusted):
             forward = noise(origin[active], generator, torch.rand) < 0.5
             edge = right.at(active).chosen(forward, left.at(active))
             tree = self._grow(energy, edge, forward, depth, origin[active], generator)
-            acceptance = acceptance.index_add(0, active, tree.acceptance)
-            leaves = leaves.index_add(0, active, tree.leaves)
-            kept = ~tree.stopped
-            ratio = (tree.log_weight - log_weight[active]).clamp(max=0).exp()
+            acceptance[active] += tree.acceptance
+            leaves[active] += tree.leaves
+            kept, before = ~tree.stopped, log_weight[active]
+            ratio = (tree.log_weight - before).clamp(max=0).exp()
             taken = kept & (noise(ratio, generator, torch.rand) < ratio)
             proposal = proposal.replaced(active, taken, tree.proposal)
             moved[active] |= taken
-            total = torch.logaddexp(log_weight[active], tree.log_weight)
-            log_weight = log_weight.index_copy(
-                0, active, torch.where(kept, total, log_weight[active])
-            )
+            log_weight[active] = torch.where(kept, torch.logaddexp(before, tree.log_weight), before)
             right = right.replaced(active, kept & forward, tree.end)
             left = left.replaced(active, kept & ~forward, tree.end)
-            ends = left.at(active), right.at(active)
-            active = active[kept & ~self._turns(*ends, 1.0)]
+            active = active[kept & ~self._turns(left.at(active), right.at(active), 1.0)]
             if not len(active):
                 break
         new = MetropolisState(proposal.position, proposal.energy, proposal.score)
@@ -160,11 +155,10 @@ class NUTS(Adjusted):
         stopped = torch.zeros_like(forward)
         began: list[_Point] = [edge] * (depth + 1)
         for leaf in range(2**depth):
-            point = self._leapfrog(energy, point, sign[:, None]).chosen(~stopped, point)
+            point = self._leaf(energy, point, sign[:, None]).chosen(~stopped, point)
             log_ratio = (origin - self._hamiltonian(energy, point)).nan_to_num(nan=-torch.inf)
-            going = (~stopped).to(origin)
-            acceptance = acceptance + going * log_ratio.clamp(max=0).exp()
-            leaves = leaves + going
+            acceptance = acceptance + torch.where(stopped, 0.0, log_ratio.clamp(max=0).exp())
+            leaves = leaves + ~stopped
             total = torch.logaddexp(log_weight, log_ratio)
             share = (log_ratio - total).exp()
             taken = ~stopped & (noise(share, generator, torch.rand) < share)
@@ -182,26 +176,15 @@ class NUTS(Adjusted):
                 break
         return _Subtree(point, proposal, log_weight, acceptance, leaves, stopped)
 
-    def _leapfrog(self, energy: Energy, point: _Point, sign: Tensor) -> _Point:
+    def _leaf(self, energy: Energy, point: _Point, sign: Tensor) -> _Point:
         """Return the points one leapfrog ahead; the energy is infinite where they are lost."""
-        step_size = self.step_size * sign
-        push = step_size * energy.inverse_temperature / self.temperature
-        scales = self.scales
-        pull = scales.pulled(point.score) if scales else point.score
-        velocity = point.velocity + push / 2 * pull
-        position = point.position + step_size * (scales.spread(velocity) if scales else velocity)
-        finite = all_finite(position)
-        position = choose(finite, position, point.position)
-        score, value = energy._score(position), energy._energy(position)
-        finite = finite & torch.isfinite(value) & all_finite(score)
-        score = choose(finite, score, point.score)
-        pull = scales.pulled(score) if scales else score
-        value = torch.where(finite, value, torch.inf)
-        return _Point(position, velocity + push / 2 * pull, score, value)
+        moved, finite = self._leapfrog(energy, Moving(*point[:3]), self.step_size * sign)
+        value = energy._energy(moved.position)
+        finite = finite & torch.isfinite(value) & all_finite(moved.score)
+        return _Point(*moved, torch.where(finite, value, torch.inf))
 
     def _hamiltonian(self, energy: Energy, point: _Point) -> Tensor:
-        kinetic = point.velocity.square().sum(-1) / 2
-        return energy.inverse_temperature * point.energy / self.temperature + kinetic
+        return self._potential(energy, point.energy) + point.velocity.square().sum(-1) / 2
 
     def _turns(self, first: _Point, second: _Point, sign: float | Tensor) -> Tensor:
         """Return True where the ends of a trajectory approach each other in time of this sign."""

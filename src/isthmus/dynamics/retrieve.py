@@ -30,10 +30,8 @@ class Retrieval:
     Attributes
     ----------
     state : Tensor (..., D)
-        The final points.
     energy : Tensor (...)
-        Their energies. ``+inf`` marks a point that started outside the support of its energy;
-        it has not moved.
+        ``+inf`` marks a point that started outside the support of its energy and has not moved.
     steps : Tensor (...) of int64
         Number of updates of each row.
     converged : Tensor (...) of bool
@@ -41,8 +39,8 @@ class Retrieval:
     trace : Tensor (T + 1, ..., D) or None
         All states from the start on, if requested.
     memory : Tensor (...) of int64 or None
-        The memory with the largest responsibility for the final point, computed when it is asked
-        for; -1 where there is none in reach. None if the energy has no memories.
+        The memory with the largest responsibility for the final point; -1 where there is none in
+        reach. None if the energy has no memories.
     """
 
     state: Tensor
@@ -117,13 +115,6 @@ def retrieve(
     trace : bool
         Keep every state.
 
-    Notes
-    -----
-    Let a plain update go from x to x + m, and a leap to y, farther on that ray, at distance L. As
-    :math:`-\beta_E E(x) + \lVert x\rVert^2 / (2 \sigma^2)` is convex, it lies below its chord at
-    x + m. The leap therefore ends no higher than x + m if
-    :math:`\beta_E (E(x) - E(y)) \ge L |m| / (2 \sigma^2)`; both energies come with the updates.
-
     Examples
     --------
     >>> import torch, isthmus as ist
@@ -139,9 +130,11 @@ def retrieve(
     """
     require_energy(energy)
     _warn_of_norms(energy)
-    tol = as_number(tol, "tol", at_least=0)
-    max_steps = as_count(max_steps, "max_steps", at_least=0)
-    accelerate = None if accelerate is None else as_flag(accelerate, "accelerate")
+    settings: dict[str, Any] = {
+        "tol": as_number(tol, "tol", at_least=0),
+        "max_steps": as_count(max_steps, "max_steps", at_least=0),
+        "accelerate": None if accelerate is None else as_flag(accelerate, "accelerate"),
+    }
     start = energy.as_input(x)
     shape, dtype = start.shape, start.dtype
     if energy._is_far_off() and (exact := energy._in_float64()) is not None:
@@ -151,12 +144,19 @@ def retrieve(
     held = None
     if observed is not None:
         held = as_mask(observed, "observed", start).reshape(rows.shape)
-    history: list[Tensor] | None = [rows.clone()] if as_flag(trace, "trace") else None
-    found = descend(
-        energy, rows, held, tol=tol, max_steps=max_steps, accelerate=accelerate, history=history
-    )
-    if bool(found.unresolved.any()) and rows.dtype != torch.float64:
-        found = _in_finer_steps(energy, found, held, tol, max_steps, accelerate, history)
+    history, trace = [rows.clone()], as_flag(trace, "trace")
+    found = descend(energy, rows, held, history if trace else None, **settings)
+    again, exact = found.unresolved, None if rows.dtype == torch.float64 else energy._in_float64()
+    if exact is not None and bool(again.any()):
+        # The last updates of these rows were as short as rounding errors: go on in float64.
+        some, path = None if held is None else held[again], [found.state[again].double()]
+        settings["max_steps"] -= int(found.steps[again].max())
+        more = descend(exact, path[0], some, path if trace else None, **settings)
+        for states in path[1:]:
+            history.append(found.state.clone())
+            history[-1][again] = states.to(rows.dtype)
+        found.state[again], found.resting[again] = more.state.to(rows), more.resting
+        found.steps[again] += more.steps
     final = energy._energy(found.state)
     _warn_of_runaways(rows, found, final)
     ends = (
@@ -164,42 +164,10 @@ def retrieve(
         final.to(dtype).reshape(shape[:-1]),
         found.steps.reshape(shape[:-1]),
         (found.resting & torch.isfinite(final)).reshape(shape[:-1]),
-        torch.stack(history).to(dtype).reshape(len(history), *shape) if history else None,
+        torch.stack(history).to(dtype).reshape(len(history), *shape) if trace else None,
     )
     state, final, steps, converged, path = as_given(ends, x)
     return Retrieval(state, final, steps, converged, path, energy)
-
-
-def _in_finer_steps(
-    energy: Energy,
-    found: Descent,
-    held: Tensor | None,
-    tol: float,
-    max_steps: int,
-    accelerate: bool | None,
-    history: list[Tensor] | None,
-) -> Descent:
-    """Go on in float64 with the rows whose last updates were as short as rounding errors."""
-    exact, rows = energy._in_float64(), found.unresolved
-    if exact is None:
-        return found
-    path: list[Tensor] | None = None if history is None else []
-    more = descend(
-        exact,
-        found.state[rows].double(),
-        None if held is None else held[rows],
-        tol=tol,
-        max_steps=max_steps - int(found.steps[rows].max()),
-        accelerate=accelerate,
-        history=path,
-    )
-    for states in path or ():
-        assert history is not None
-        history.append(found.state.clone())
-        history[-1][rows] = states.to(found.state.dtype)
-    found.state[rows], found.resting[rows] = more.state.to(found.state), more.resting
-    found.steps[rows] += more.steps
-    return found
 
 
 def _warn_of_runaways(start: Tensor, found: Descent, final: Tensor) -> None:
@@ -223,12 +191,11 @@ def _warn_of_norms(energy: Energy) -> None:
     memories = energy.memories.detach()
     if memories.shape[0] < FEWEST_ROWS or memories.shape[1] < FEWEST_COLUMNS:
         return
-    probes = memories[:: max(len(memories) // NORM_PROBES, 1)][:NORM_PROBES]
-    own, best = probes.square().sum(1), probes.new_full((len(probes),), -torch.inf)
-    for block in memories.split(2**16):
-        best = torch.maximum(best, (probes @ block.mT).amax(1))
-    captured = float((best > own * (1 + 1e-5)).double().mean())
     vars(energy)["_told"] = True
+    probes = memories[:: max(len(memories) // NORM_PROBES, 1)][:NORM_PROBES]
+    products = [(probes @ block.mT).amax(1) for block in memories.split(2**16)]
+    best, own = torch.stack(products).amax(0), probes.square().sum(1)
+    captured = float((best > own * (1 + 1e-5)).double().mean())
     if captured > CAPTURED:
         warnings.warn(
             f"About {captured:.0%} of the memories have a larger dot product with another, longer "
@@ -253,27 +220,24 @@ def require_pointwise(energy: Energy, points: Tensor) -> None:
     """Raise if an energy does not map points (n, D), each by itself, to energies (n,).
 
     An energy of a batch of contexts does not, since each of its points belongs to a context.
-    Memories are known to keep the contract and are not evaluated.
     """
     if energy._is_pointwise or len(points) == 0:
         return
-    name, advice = type(energy).__name__, ""
-    pair, found_energies = points[[0, -1]], []
+    name, pair, energies = type(energy).__name__, points[[0, -1]], []
     for some in (pair[:1], pair[1:], pair):
-        count, shape = len(some), None
         try:
-            found_energies.append(energy._energy(some))
-            shape = found_energies[-1].shape
+            energies.append(energy._energy(some))
+            shape = tuple(energies[-1].shape)
+            fault = "" if shape == (len(some),) else f"returns shape {shape}"
         except ShapeError as error:
-            advice = f" It says: {error}"
-        if shape != (count,):
-            found = "raises an error" if shape is None else f"returns shape {tuple(shape)}"
+            fault = f"raises an error ({error})"
+        if fault:
             raise ShapeError(
-                f"retrieve and sample move points (n, D) one by one, but {name}.energy {found} "
-                f"for points of shape {tuple(some.shape)} where ({count},) is expected. If it "
-                f"is an energy of a batch of contexts, condition on one context at a time.{advice}"
+                f"retrieve and sample move points (n, D) one by one, but {name}.energy {fault} "
+                f"for points of shape {tuple(some.shape)} where ({len(some)},) is expected. If it "
+                "is an energy of a batch of contexts, condition on one context at a time."
             )
-    first, second, both = found_energies
+    first, second, both = energies
     # Large coordinates may cancel.
     rounding = 100 * torch.finfo(pair.dtype).eps * float(pair.square().max())
     if not torch.allclose(
@@ -295,8 +259,6 @@ def complete(
     max_steps: int = 1000,
 ) -> Tensor:
     """Fill in unknown coordinates, marked by NaN. (..., D) -> (..., D)
-
-    Returns a tensor for a tensor, and a NumPy array for anything else.
 
     The mean given the observed coordinates has the least squared error. From there, or from
     `init`, a mode is reached by retrieval while the observed coordinates stay as they are; it is

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from isthmus.dynamics.retrieve import require_energy, require_pointwise
 from isthmus.dynamics.samplers import HMC, MetropolisState, Sampler, noise
 from isthmus.dynamics.tempering import TemperedState
 from isthmus.dynamics.tuning import Tunable, tuned
-from isthmus.energy import Energy, as_given, draws_as_given
+from isthmus.energy import Energy, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.memories.base import MOST_DRAWS, generator_for
 from isthmus.progress import progress as progress_bar
@@ -81,8 +82,7 @@ def sample(
     Returns
     -------
     Tensor (n, D)
-        In the dtype of the energy's memories or parameters, else of `init`. A NumPy array if
-        `init` is not a tensor or, without it, if the energy was made from arrays.
+        An array if `init` is not a tensor or, without it, if the energy was made from arrays.
 
     Examples
     --------
@@ -93,29 +93,20 @@ def sample(
     >>> draws = ist.sample(Bowl(), 2000, init=torch.zeros(2))
     >>> draws.shape, bool((draws.mean(0) - 3).abs().max() < 0.1)
     (torch.Size([2000, 2]), True)
-    >>> ist.sample(Bowl(), 5, ist.Langevin(step_size=0.01), init=[0.0, 0.0]).shape
-    (5, 2)
     """
+    require_energy(energy)
     n = as_count(n, "n", at_most=MOST_DRAWS)
-    starts = _read_init(energy, init)
-    of_chains = (sampler, init, burn_in, chains, tune)
+    options: dict[str, Any] = {"init": init, "burn_in": burn_in, "tune": tune}
+    of_chains = (sampler, chains, *options.values())
     thin = as_count(thin, "thin")
     if energy.has_exact_draws and thin == 1 and all(option is None for option in of_chains):
         return energy.sample(n, seed)
     if chains is None:
-        chains = n if starts is None or starts.ndim == 1 else starts.shape[0]
-    found = sample_chains(
-        energy,
-        math.ceil(n / as_count(chains, "chains")),
-        sampler,
-        chains=chains,
-        init=as_given(starts, init),
-        seed=seed,
-        burn_in=burn_in,
-        thin=thin,
-        tune=tune,
-        progress=progress,
-    )
+        shape = () if init is None else as_points(init, "init", like=energy._template).shape
+        chains = shape[0] if len(shape) == 2 else n
+    draws = math.ceil(n / as_count(chains, "chains"))
+    options |= {"chains": chains, "thin": thin, "seed": seed, "progress": progress}
+    found = sample_chains(energy, draws, sampler, **options)
     if float(found.acceptance.max()) == 0:
         warnings.warn(
             "No proposal was accepted, so the draws equal the starting points. "
@@ -148,8 +139,6 @@ def sample_chains(
     Returns
     -------
     Chains
-        ``draws`` (draws, chains, D), ``acceptance`` (chains,), ``r_hat`` (D,), ``ess`` (D,), and
-        the ``sampler`` with its step size; arrays where :func:`sample` returns one.
 
     Examples
     --------
@@ -158,10 +147,8 @@ def sample_chains(
     >>> ist.sample_chains(memory, 500, ist.HMC(step_size=0.5, n_leapfrog=3))
     Chains(draws=500, chains=4, D=2, acceptance=0.9...)
       R-hat at most ..., effective sample size at least ... of 2000
-    >>> tuned = ist.sample_chains(memory, 500, ist.MALA(), tune=True)
-    >>> bool(0.4 < tuned.acceptance.mean() < 0.75), bool(tuned.sampler.step_size > 0.5)
-    (True, True)
     """
+    require_energy(energy)
     draws, chains = as_count(draws, "draws"), as_count(chains, "chains")
     thin = as_count(thin, "thin")
     tune = sampler is None if tune is None else as_flag(tune, "tune")
@@ -174,10 +161,9 @@ def sample_chains(
         raise InvalidInputError(
             f"tune=True needs isthmus.Langevin, MALA, HMC or NUTS as the sampler, not {sampler!r}."
         )
-    if burn_in is None:
-        burn_in = max(BURN_IN_SCORES // getattr(sampler, "n_leapfrog", 1), FEWEST_BURN_IN)
-    burn_in = as_count(burn_in, "burn_in", at_least=0)
-    position, generator = _starting_points(energy, _read_init(energy, init), chains, seed)
+    default = max(BURN_IN_SCORES // getattr(sampler, "n_leapfrog", 1), FEWEST_BURN_IN)
+    burn_in = default if burn_in is None else as_count(burn_in, "burn_in", at_least=0)
+    position, generator = starting_points(energy, init, chains, seed, energy._chain_starts)
     require_pointwise(energy, position)
     draws_made = position.new_empty(draws, *position.shape)
     acceptance = position.new_zeros(chains)
@@ -193,52 +179,51 @@ def sample_chains(
             draw, left = divmod(step - burn_in, thin)
             kept = step > burn_in and left == 0
             unadjusted = not isinstance(state, MetropolisState | TemperedState)
-            where = f"step {step} of {total}"
-            _require_inside(energy, state.position, kept and unadjusted, where, sampler)
+            _require_inside(
+                energy, state.position, kept and unadjusted, f"step {step} of {total}", sampler
+            )
             if kept:
                 draws_made[draw - 1] = state.position
             if step > burn_in:
                 acceptance += info.acceptance
             report(step)
-    found = (draws_made, acceptance / (draws * thin))
+    found = draws_made, acceptance / (draws * thin)
     draws_made, acceptance = draws_as_given(found, energy, init)
     return Chains(draws_made, acceptance, sampler)
 
 
-def _read_init(energy: Energy, init: Any) -> Tensor | None:
-    """Return starting points as (D,) or (rows, D), in the dtype of the energy, if it has one."""
-    require_energy(energy)
-    if init is None:
-        return None
-    points = as_points(init, "init", dim=energy.dim, like=energy._template)
-    if points.ndim > 2 or 0 in points.shape:
-        raise ShapeError(f"init must have shape (D,) or (chains, D), not {tuple(points.shape)}.")
-    return points.detach()
-
-
-def _starting_points(
-    energy: Energy, init: Tensor | None, chains: int, seed: int | torch.Generator
+def starting_points(
+    energy: Energy,
+    init: Any,
+    count: int,
+    seed: int | torch.Generator,
+    draw: Callable[[int, torch.Generator], Tensor | None] | None,
+    width: float = 1.0,
 ) -> tuple[Tensor, torch.Generator]:
-    """Return a point for each chain, (chains, D), and the random stream for the steps."""
-    if init is not None:
-        if init.ndim == 2 and init.shape[0] != chains:
-            raise ShapeError(
-                f"init has {init.shape[0]} rows for {chains} chains. Pass one row for each chain, "
-                "or a single point of shape (D,) for all."
-            )
-        return init.expand(chains, -1).clone(), generator_for(seed, init.device)
+    """Return points (count, D) and the random stream for the steps.
+
+    The points are `init`, else those of `draw` if it has any, else normal noise of some width.
+    """
     like = energy._template
+    if init is not None:
+        points = as_points(init, "init", dim=energy.dim, like=like).detach()
+        if points.shape[:-1] not in ((), (count,)):
+            raise ShapeError(
+                f"init must have shape (D,), or ({count}, D) with one row for each chain, not "
+                f"{tuple(points.shape)}."
+            )
+        return points.expand(count, -1).clone(), generator_for(seed, points.device)
     like = torch.empty(()) if like is None else like
     generator = generator_for(seed, like.device)
-    starts = energy._chain_starts(chains, generator)
+    starts = None if draw is None else draw(count, generator)
     if starts is not None:
-        return starts, generator
+        return starts.detach(), generator
     if energy.dim is None:
         raise InvalidInputError(
             f"{type(energy).__name__} has no number of coordinates. Pass init, of shape (D,) or "
             "(chains, D), or give the class a property dim."
         )
-    return noise(like.new_empty(chains, energy.dim), generator), generator
+    return width * noise(like.new_empty(count, energy.dim), generator), generator
 
 
 def _require_inside(

@@ -46,10 +46,7 @@ StateT = TypeVar("StateT", bound=Any)
 
 @runtime_checkable
 class Sampler(Protocol[StateT]):
-    """Two pure functions; any object with both is a sampler for :func:`isthmus.sample`.
-
-    A state is any object with the positions (..., D) of the chains in its ``position``.
-    """
+    """Two pure functions; a state has the positions (..., D) of the chains in its ``position``."""
 
     def init(self, energy: Energy, x: Tensor) -> StateT:
         """Return the state of chains that start at x: (..., D)."""
@@ -134,9 +131,8 @@ class Langevin(_Tempered):
     .. math:: x' = x + \epsilon \nabla \log p(x) + \sqrt{2 \epsilon T}\, \xi
 
     It never rejects and needs scores only, at the price of a bias that is linear in the step: on
-    :math:`E = x^2/2` the variance is :math:`T / (1 - \epsilon/2)` instead of T. Where an energy
-    can be infinite, use :class:`MALA` or :class:`HMC`; Langevin steps across such walls, and
-    :func:`isthmus.sample` raises :class:`~isthmus.errors.OutsideSupportError` on draws there.
+    :math:`E = x^2/2` the variance is :math:`T / (1 - \epsilon/2)` instead of T. It steps across
+    walls where an energy is infinite; :class:`MALA` and :class:`HMC` do not.
 
     Parameters
     ----------
@@ -151,8 +147,8 @@ class Langevin(_Tempered):
     >>> memory, langevin = ist.GaussianKDE(torch.zeros(1, 2), 1.0), ist.Langevin(step_size=0.1)
     >>> state = langevin.init(memory, torch.zeros(3, 2))
     >>> state, info = langevin.step(memory, state, torch.Generator().manual_seed(0))
-    >>> state.position.shape, info.acceptance
-    (torch.Size([3, 2]), tensor([1., 1., 1.]))
+    >>> state.position.shape
+    torch.Size([3, 2])
     """
 
     step_size: float = 0.01
@@ -160,14 +156,7 @@ class Langevin(_Tempered):
 
     @classmethod
     def paper(cls) -> Langevin:
-        """Return the paper's setting: step 3.16 with noise 0.01.
-
-        Its temperature is so low that this is descent with a little jitter (erratum E22).
-
-        >>> import isthmus as ist
-        >>> ist.Langevin.paper(), round(ist.Langevin.paper().noise_scale, 6)
-        (Langevin(step_size=3.16, temperature=1.58...e-05), 0.01)
-        """
+        """Return the paper's setting, step 3.16 with noise 0.01: descent with jitter (E22)."""
         return cls(step_size=3.16, temperature=0.01**2 / (2 * 3.16))
 
     @property
@@ -201,8 +190,7 @@ class MALA(Adjusted):
         \quad q(\cdot \mid x) = \mathcal N(x + \epsilon \nabla \log p(x), 2 \epsilon T I) ,
 
     which leaves :math:`p^{1/T}` invariant at any step size. It is one leapfrog of :class:`HMC`
-    with step :math:`\sqrt{2 \epsilon T}`. Only energy differences enter. A proposal without a
-    finite energy and score is rejected, so walls are respected.
+    with step :math:`\sqrt{2 \epsilon T}`.
 
     Parameters
     ----------
@@ -232,6 +220,14 @@ class MALA(Adjusted):
         """Move the chains whose proposal is accepted."""
         leapfrog = HMC(math.sqrt(2 * self.step_size * self.temperature), 1, self.temperature)
         return leapfrog.step(energy, state, generator)
+
+
+class Moving(NamedTuple):
+    """Positions, velocities and scores of chains, (..., D) each."""
+
+    position: Tensor
+    velocity: Tensor
+    score: Tensor
 
 
 class Scales(NamedTuple):
@@ -264,8 +260,35 @@ class Scales(NamedTuple):
         return x * self.inverse if self.factor.ndim == 1 else x @ self.inverse.mT
 
 
+class Hamiltonian(Adjusted):
+    """A sampler that moves by leapfrogs, in the units of its scales if it has any."""
+
+    step_size: float
+    temperature: float
+    scales: Scales | None
+
+    def _leapfrog(
+        self, energy: Energy, state: Moving, step_size: float | Tensor
+    ) -> tuple[Moving, Tensor]:
+        """Return positions, velocities and scores one leapfrog ahead, and where it is finite."""
+        push, scales = step_size * energy.inverse_temperature / self.temperature, self.scales
+        pull = scales.pulled(state.score) if scales else state.score
+        velocity = state.velocity + push / 2 * pull
+        position = state.position + step_size * (scales.spread(velocity) if scales else velocity)
+        # Energies may refuse points that are not finite: a lost trajectory stays where it is.
+        finite = all_finite(position)
+        position = choose(finite, position, state.position)
+        score = energy._score(position)
+        pull = scales.pulled(score) if scales else score
+        return Moving(position, velocity + push / 2 * pull, score), finite
+
+    def _potential(self, energy: Energy, value: Tensor) -> Tensor:
+        """Return energies (...) in nats at the temperature."""
+        return energy.inverse_temperature * value / self.temperature
+
+
 @dataclass(frozen=True)
-class HMC(Adjusted):
+class HMC(Hamiltonian):
     r"""Hamiltonian Monte Carlo: fresh momenta, a leapfrog trajectory, accept or reject.
 
     The trajectory follows :math:`H(x, v) = \beta_E E(x) / T + |v|^2 / 2` and is accepted with
@@ -280,9 +303,8 @@ class HMC(Adjusted):
     temperature : float
         T
     jitter : float in [0, 1)
-        Each trajectory of each chain draws its step size uniformly from
-        :math:`(1 \pm \mathrm{jitter})\,\epsilon`. Without jitter, a trajectory of about half
-        a period of some direction only flips that direction.
+        Each trajectory draws its step size uniformly from
+        :math:`(1 \pm \mathrm{jitter})\,\epsilon`, lest one of half a period only flip a direction.
     scales : Scales, optional
         The units of the velocity, found by ``sample(..., tune=True)``. Default: those of x.
 
@@ -322,22 +344,16 @@ class HMC(Adjusted):
 
         `step_size`, a number or (..., 1), replaces that of the sampler.
         """
-        step_size = self.step_size if step_size is None else step_size
-        push = step_size * energy.inverse_temperature / self.temperature
-        position, score = state.position, state.score
+        moving = Moving(state.position, velocity, state.score)
         possible = torch.ones_like(state.energy, dtype=torch.bool)
-        scales = self.scales
         for _ in range(self.n_leapfrog):
-            velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
-            position = position + step_size * (scales.spread(velocity) if scales else velocity)
-            # Energies may refuse points that are not finite: a lost trajectory stays at its start.
-            possible = possible & all_finite(position)
-            position = choose(possible, position, state.position)
-            score = energy._score(position)
-            velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
-        value = energy._energy(position)
-        possible = possible & torch.isfinite(value) & all_finite(score)
-        return MetropolisState(position, value, score), velocity, possible
+            moving, finite = self._leapfrog(
+                energy, moving, self.step_size if step_size is None else step_size
+            )
+            possible = possible & finite
+        value = energy._energy(moving.position)
+        possible = possible & torch.isfinite(value) & all_finite(moving.score)
+        return MetropolisState(moving.position, value, moving.score), moving.velocity, possible
 
     @torch.no_grad()
     def step(
@@ -350,9 +366,6 @@ class HMC(Adjusted):
             uniform = noise(state.energy, generator, torch.rand)[..., None]
             step_size = self.step_size * (1 + self.jitter * (2 * uniform - 1))
         proposal, end_velocity, possible = self.trajectory(energy, state, velocity, step_size)
-        log_ratio = (
-            energy.inverse_temperature * (state.energy - proposal.energy) / self.temperature
-            + velocity.square().sum(-1) / 2
-            - end_velocity.square().sum(-1) / 2
-        )
+        kinetic = (velocity.square() - end_velocity.square()).sum(-1) / 2
+        log_ratio = self._potential(energy, state.energy - proposal.energy) + kinetic
         return accept_or_reject(state, proposal, log_ratio, possible, generator)

@@ -40,10 +40,7 @@ FEWEST_POINTS = 16
 
 
 class DualAveraging:
-    """Dual averaging of the logarithm of a step size, towards a target acceptance rate.
-
-    ``step_size`` is for the next step; ``average`` is the estimate, in which late steps count more.
-    """
+    """Dual averaging of the logarithm of a step size, towards a target acceptance rate."""
 
     shrinkage, delay, decay = 0.05, 10.0, 0.75
 
@@ -64,10 +61,7 @@ class DualAveraging:
 
 
 class Spread:
-    """Second moments of positions and scores about the mean of each chain, in current scales.
-
-    Positions (chains, D) and scores are summed relative to those of `state`, in float64.
-    """
+    """Second moments of positions and scores (chains, D) about the mean of each chain."""
 
     def __init__(self, state: MetropolisState, scales: Scales | None) -> None:
         self._scales = scales
@@ -107,10 +101,12 @@ class Spread:
             return None
         if not self.dense or freedom < 2 * len(widths):
             return self._after(widths)
-        units = [each.sqrt() for each in diagonals]
+        # Correlations are reduced, the more the fewer points.
+        share = freedom / (freedom + len(widths))
+        rest = (1 - share) * torch.eye(len(widths)).to(widths)
         positions, scores = (
-            _shrunk(moment / unit / unit[:, None], freedom)
-            for moment, unit in zip(moments, units, strict=True)
+            share * moment / (each[:, None] * each).sqrt() + rest
+            for moment, each in zip(moments, diagonals, strict=True)
         )
         # The geometric mean of the covariance of positions and the inverse of that of scores.
         root, inverse_root = _root(scores, 0.5), _root(scores, -0.5)
@@ -128,12 +124,6 @@ class Spread:
         return Scales.of(old[:, None] * factor if old.ndim < factor.ndim else old * factor)
 
 
-def _shrunk(correlations: Tensor, freedom: int) -> Tensor:
-    """Return correlations (D, D) with those off the diagonal reduced, the more the fewer points."""
-    share = freedom / (freedom + len(correlations))
-    return share * correlations + (1 - share) * torch.eye(len(correlations)).to(correlations)
-
-
 def _root(matrix: Tensor, power: float) -> Tensor:
     """Return a power of a positive matrix (D, D)."""
     values, vectors = torch.linalg.eigh(matrix)
@@ -148,10 +138,7 @@ def tuned(
     generator: torch.Generator,
     report: Callable[[int], None],
 ) -> tuple[Tunable, Any]:
-    """Move chains from `position` (chains, D) for some steps, and tune their common sampler.
-
-    Returns the sampler with its step size, and scales if it has any, and the state of the chains.
-    """
+    """Move chains (chains, D) for some steps; return their tuned sampler, and their state."""
     moving: MALA | HMC | NUTS
     if isinstance(sampler, Langevin):
         moving, target = MALA(sampler.step_size, sampler.temperature), LANGEVIN_ACCEPTANCE

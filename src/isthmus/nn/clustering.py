@@ -89,10 +89,7 @@ class ClAMLoss(nn.Module):
 
     @torch.no_grad()
     def start_at(self, z: Tensor, seed: int = 0) -> ClAMLoss:
-        """Put the memories at the k-means of encoded points (N, dim).
-
-        Chooses beta too, if none was given.
-        """
+        """Put the memories at the k-means of points (N, dim); choose beta if it was not given."""
         points = as_points(z, "z", dim=self.memories.shape[1])
         if points.ndim != 2 or len(points) < len(self.memories):
             raise ShapeError(
@@ -121,14 +118,8 @@ class ClAMLoss(nn.Module):
     ) -> Tensor:
         """Return the mean squared distance between points and what they retrieve, a scalar.
 
-        Parameters
-        ----------
-        z : Tensor (..., dim)
-            Encoded points.
-        x : Tensor (..., D), optional
-            What z encodes; to be compared with what `decoder` makes of the retrieved points.
-        decoder : module or function, optional
-            From (..., dim) to (..., D).
+        With the inputs x (..., D) of encoded points z (..., dim) and a `decoder` from (..., dim) to
+        (..., D), it is the distance between x and the decoded points.
         """
         require_kind(z, "z", Tensor)
         if (x is None) != (decoder is None):

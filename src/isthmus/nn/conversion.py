@@ -28,16 +28,12 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     r"""Return a checkpoint of the hopfield-layers package as one for the layers here.
 
     The outputs are equal: build the layer with the same sizes, heads, ``beta=scaling``,
-    ``steps=update_steps_max + 1`` (that package counts updates before the last association) and
-    ``norm=False`` if the checkpoint has no norms, then call ``load_state_dict``. Projections
-    without bias get one of zero, and a missing output projection becomes the identity.
-
-    A checkpoint of a whole network is converted as well: every layer in it is found by its names,
-    and all other entries are kept.
+    ``steps=update_steps_max + 1`` and ``norm=False`` if the checkpoint has no norms, then call
+    ``load_state_dict``. In a checkpoint of a whole network every layer is found by its names, and
+    all other entries are kept.
 
     Layers with ``normalize_hopfield_space``, ``concat_bias_pattern``, static patterns, a
-    ``pattern_size`` of their own, or ``pattern_projection_as_connected`` have no equivalent. Where
-    the checkpoint shows it, an error says so.
+    ``pattern_size`` of their own, or ``pattern_projection_as_connected`` have no equivalent.
 
     Parameters
     ----------
@@ -94,11 +90,14 @@ def _converted(layer: dict[str, Tensor]) -> dict[str, Tensor]:
     state, stored, value = _projections(core)
     width = len(state)
     biases = core.get("in_proj_bias", state.new_zeros(3 * width))
-    if not len(stored) == len(value) == width or biases.shape != (3 * width,):
-        raise _different_sizes()
     out = core.get("out_proj.weight", torch.eye(width).to(state))
-    if out.shape[1] != width or value.shape[1] != stored.shape[1]:
-        raise _different_sizes()
+    widths = {len(stored), len(value), len(biases) / 3, out.shape[1]}
+    if widths != {width} or value.shape[1] != stored.shape[1]:
+        raise UnsupportedOperationError(
+            "State, stored and value patterns have projections of different widths: the checkpoint "
+            "was made with static patterns, pattern_size or pattern_projection_as_connected, which "
+            "isthmus.nn.Hopfield does not have."
+        )
     found = {"out_proj.weight": out}
     found["out_proj.bias"] = core.get("out_proj.bias", out.new_zeros(len(out)))
     projections = {"state_proj": state, "stored_proj": stored, "value_proj": value}
@@ -133,11 +132,3 @@ def _norms(layer: dict[str, Tensor]) -> dict[str, Tensor]:
             "isthmus.nn.Hopfield norms all of them or none."
         )
     return found
-
-
-def _different_sizes() -> UnsupportedOperationError:
-    return UnsupportedOperationError(
-        "State, stored and value patterns have projections of different widths: the checkpoint was "
-        "made with static patterns, pattern_size or pattern_projection_as_connected, which "
-        "isthmus.nn.Hopfield does not have."
-    )

@@ -98,24 +98,23 @@ class Hopfield(nn.Module):
                 f"input_size {input_size} is not a multiple of num_heads {num_heads}; "
                 "pass hidden_size, the number of coordinates of each head."
             )
-        self.hidden_size = as_count(
-            self.input_size // self.num_heads if hidden_size is None else hidden_size, "hidden_size"
+        sizes = {
+            "hidden_size": (hidden_size, self.input_size // self.num_heads),
+            "stored_size": (stored_size, self.input_size),
+            "output_size": (output_size, self.input_size),
+        }
+        self.hidden_size, self.stored_size, self.output_size = (
+            as_count(default if size is None else size, name)
+            for name, (size, default) in sizes.items()
         )
-        self.stored_size = self.input_size
-        if stored_size is not None:
-            self.stored_size = as_count(stored_size, "stored_size")
-        self.output_size = self.input_size
-        if output_size is not None:
-            self.output_size = as_count(output_size, "output_size")
         self.steps = as_count(steps, "steps")
         self.alpha = as_alpha(separation)
         self.dropout = as_number(dropout, "dropout", at_least=0, below=1)
         self.batch_first = as_flag(batch_first, "batch_first")
         self._store_beta(beta, as_flag(learn_beta, "learn_beta"))
-        normed = as_flag(norm, "norm")
-        self.norm_state = nn.LayerNorm(self.input_size) if normed else nn.Identity()
-        self.norm_stored = nn.LayerNorm(self.stored_size) if normed else nn.Identity()
-        self.norm_value = nn.LayerNorm(self.stored_size) if normed else nn.Identity()
+        kind = nn.LayerNorm if as_flag(norm, "norm") else nn.Identity
+        self.norm_state = kind(self.input_size)
+        self.norm_stored, self.norm_value = kind(self.stored_size), kind(self.stored_size)
         width = self.num_heads * self.hidden_size
         self.state_proj = nn.Linear(self.input_size, width)
         self.stored_proj = nn.Linear(self.stored_size, width)
@@ -170,8 +169,7 @@ class Hopfield(nn.Module):
             Patterns that are stored, state and value at once; or (stored, state, value) patterns
             of shapes (..., S, stored_size), (..., L, input_size) and (..., S, stored_size).
         stored_pattern_padding_mask : bool Tensor (..., S), optional
-            True hides a stored pattern: the padding of a bag that is shorter than others. What is
-            hidden may be anything, NaN included.
+            True hides a stored pattern, which may then be anything, NaN included.
         association_mask : bool Tensor (L, S), (..., L, S) or (..., H, L, S), optional
             True hides a stored pattern from a state.
         need_weights : bool
@@ -181,11 +179,8 @@ class Hopfield(nn.Module):
         -------
         Tensor (..., L, output_size), or that and the weights
 
-        Raises
-        ------
-        InvalidInputError
-            If all patterns are hidden from a state. While ``torch.compile``, ``torch.export`` or
-            ``torch.func`` trace, masks cannot be read; such a state then retrieves zeros.
+        A state from which all patterns are hidden is an error; while torch traces, it retrieves
+        zeros.
         """
         stored, state, value = self._read(x)
         shape = (*stored.shape[:-2], self.num_heads, state.shape[-2], stored.shape[-2])
@@ -216,26 +211,10 @@ class Hopfield(nn.Module):
 
         It is a :class:`isthmus.ModernHopfield`, or a :class:`isthmus.SparseHopfield` of the
         separation's alpha. Its memories are the projected stored patterns, and keep their graph.
-        Its ``step`` is one association, and its points are :meth:`states_of` the bag.
-
-        Parameters
-        ----------
-        x : Tensor (S, D), or a tuple
-            As in :meth:`forward`, without leading shape, or with one bag.
-        head : int
-
-        Examples
-        --------
-        >>> import torch
-        >>> from isthmus.nn import Hopfield
-        >>> layer, bag = Hopfield(8), torch.randn(10, 8)
-        >>> energy = layer.energy_of(bag)
-        >>> energy.n_memories, energy.dim
-        (10, 8)
-        >>> bool((energy.energy(energy.step(bag)) <= energy.energy(bag)).all())
-        True
+        Its ``step`` is one association, and its points are :meth:`states_of` the bag, x (S, D) or a
+        tuple as in :meth:`forward`.
         """
-        stored = self._stored(self._read(x)[0])[..., as_head(head, self.num_heads), :, :]
+        stored = self._stored(self._read(x)[0])[..., self._head(head), :, :]
         if stored.shape[:-2].numel() != 1:
             raise ShapeError(
                 f"energy_of takes one bag, not {tuple(stored.shape[:-2])}; call it for each."
@@ -247,23 +226,27 @@ class Hopfield(nn.Module):
 
     def states_of(self, x: Patterns, head: int = 0) -> Tensor:
         """Return the state patterns as points of :meth:`energy_of`. (..., L, hidden_size)."""
-        states = self._states(self._read(x)[1])
-        return states[..., as_head(head, self.num_heads), :, :]
+        return self._states(self._read(x)[1])[..., self._head(head), :, :]
+
+    def _head(self, head: int) -> int:
+        return as_count(head, "head", at_least=0, at_most=self.num_heads - 1)
 
     def _read(self, x: Patterns) -> tuple[Tensor, Tensor, Tensor]:
         """Return stored, state and value patterns, checked, with the batch first."""
         three = (x, x, x) if isinstance(x, Tensor) else x
-        if (
-            not isinstance(three, tuple | list)
-            or len(three) != 3
-            or not all(isinstance(each, Tensor) for each in three)
-        ):
+        kinds = [type(each) for each in three] if isinstance(three, tuple | list) else []
+        if len(kinds) != 3 or not all(issubclass(kind, Tensor) for kind in kinds):
             raise InvalidInputError(
                 "x must be a tensor, or a tuple of tensors: stored, state and value patterns."
             )
         sizes = (self.stored_size, self.input_size, self.stored_size)
         for name, x, size in zip(("stored", "state", "value"), three, sizes, strict=True):
-            self._require_dtype(name, x)
+            own = self.beta.dtype
+            if x.dtype != own and not torch.is_autocast_enabled(x.device.type):
+                raise DtypeError(
+                    f"{name} patterns are {x.dtype}, but the layer's parameters are {own}. "
+                    f"Convert one of them, for example with .to({own})."
+                )
             if x.ndim < 2 or x.shape[-1] != size or (x.ndim != 3 and not self.batch_first):
                 axes = "..., patterns" if self.batch_first else "patterns, batch"
                 raise ShapeError(
@@ -276,16 +259,6 @@ class Hopfield(nn.Module):
         if stored.shape[-2] == 0:
             raise InvalidInputError("The bag is empty: there is no stored pattern. Leave it out.")
         return stored, state, value
-
-    def _require_dtype(self, name: str, x: Tensor) -> None:
-        """Raise if patterns are not of the parameters' dtype; autocast converts both."""
-        expected = self.beta.dtype
-        if x.dtype != expected and not torch.is_autocast_enabled(x.device.type):
-            given, own = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, expected))
-            raise DtypeError(
-                f"{name} patterns hold {given} numbers, but the layer's parameters are {own}. "
-                f"Convert one of them, for example with .to({expected})."
-            )
 
     def _states(self, state: Tensor) -> Tensor:
         return self._split(self.state_proj(self.norm_state(state)))
@@ -301,8 +274,3 @@ class Hopfield(nn.Module):
         """Return the settings shown by repr."""
         shown = f"num_heads={self.num_heads}, hidden_size={self.hidden_size}, steps={self.steps}"
         return shown if self.alpha == 1 else f"{shown}, separation={self.alpha:g}"
-
-
-def as_head(head: int, num_heads: int) -> int:
-    """Return the number of a head, checked."""
-    return as_count(head, "head", at_least=0, at_most=num_heads - 1)

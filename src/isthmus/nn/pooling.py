@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,58 @@ from isthmus.nn.hopfield import Hopfield
 from isthmus.validation import as_count, as_flag, require_kind, require_values
 
 
+class _Learned(nn.Module, ABC):
+    """A Hopfield layer some of whose patterns are parameters."""
+
+    def __init__(self, hopfield: Hopfield, quantity: int) -> None:
+        super().__init__()
+        self.hopfield, self.quantity = hopfield, as_count(quantity, "quantity")
+
+    @abstractmethod
+    def _patterns(self, x: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Return stored, state and value patterns for an input."""
+
+    def reset_parameters(self) -> None:
+        """Draw new patterns and projections."""
+        self.hopfield.reset_parameters()
+        self._draw_patterns()
+
+    def _draw_patterns(self) -> None:
+        for weights in self.parameters(recurse=False):
+            nn.init.normal_(weights)
+
+    def forward(
+        self,
+        x: Any,
+        stored_pattern_padding_mask: Tensor | None = None,
+        association_mask: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return what states retrieve from patterns, and the weights if asked for.
+
+        Parameters
+        ----------
+        x : Tensor (..., patterns, D)
+            For pooling, bags of stored patterns, or a tuple (stored, value); for a layer, states.
+        stored_pattern_padding_mask, association_mask, need_weights
+            As in :meth:`Hopfield.forward`.
+
+        Returns
+        -------
+        Tensor (..., quantity * output_size) for pooling, (..., L, output_size) for a layer
+        """
+        found: Tensor | tuple[Tensor, Tensor] = self.hopfield(
+            self._patterns(x), stored_pattern_padding_mask, association_mask, need_weights
+        )
+        return found
+
+    def states_of(self, x: Any, head: int = 0) -> Tensor:
+        """Return the states as points of :meth:`energy_of`. (..., states, hidden_size)."""
+        return self.hopfield.states_of(self._patterns(x), head)
+
+
 @final
-class HopfieldPooling(nn.Module):
+class HopfieldPooling(_Learned):
     """Pool a bag of patterns: learned states retrieve from it.
 
     Parameters are those of :class:`Hopfield`, and
@@ -52,8 +103,7 @@ class HopfieldPooling(nn.Module):
         dropout: float = 0.0,
         batch_first: bool = True,
     ) -> None:
-        super().__init__()
-        self.hopfield = Hopfield(
+        hopfield = Hopfield(
             input_size,
             hidden_size,
             output_size,
@@ -66,14 +116,9 @@ class HopfieldPooling(nn.Module):
             dropout=dropout,
             batch_first=batch_first,
         )
-        self.quantity = as_count(quantity, "quantity")
-        self.pooling_weights = nn.Parameter(torch.empty(self.quantity, self.hopfield.input_size))
-        nn.init.normal_(self.pooling_weights)
-
-    def reset_parameters(self) -> None:
-        """Draw new states and projections."""
-        self.hopfield.reset_parameters()
-        nn.init.normal_(self.pooling_weights)
+        super().__init__(hopfield, quantity)
+        self.pooling_weights = nn.Parameter(torch.empty(self.quantity, hopfield.input_size))
+        self._draw_patterns()
 
     def forward(
         self,
@@ -82,35 +127,17 @@ class HopfieldPooling(nn.Module):
         association_mask: Tensor | None = None,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return what the learned states retrieve from each bag.
-
-        Parameters
-        ----------
-        x : Tensor (..., S, D), or a tuple
-            Bags of patterns that are stored and value at once, or (stored, value) patterns.
-        stored_pattern_padding_mask, association_mask, need_weights
-            As in :meth:`Hopfield.forward`, where L is the quantity.
-
-        Returns
-        -------
-        Tensor (..., quantity * output_size), or that and the weights
-        """
-        found = self.hopfield(
-            self._with_states(x), stored_pattern_padding_mask, association_mask, need_weights
-        )
-        output, *weights = found if need_weights else (found,)
+        """Return what the learned states retrieve from each bag, side by side."""
+        found = super().forward(x, stored_pattern_padding_mask, association_mask, need_weights)
+        output, *weights = found if isinstance(found, tuple) else (found,)
         pooled = (output if self.hopfield.batch_first else output.transpose(0, 1)).flatten(-2)
-        return (pooled, *weights) if need_weights else pooled
+        return (pooled, weights[0]) if weights else pooled
 
     def energy_of(self, x: Tensor | tuple[Tensor, Tensor], head: int = 0) -> Energy:
         """Return the energy of one bag, as :meth:`Hopfield.energy_of` does."""
-        return self.hopfield.energy_of(self._with_states(x), head)
+        return self.hopfield.energy_of(self._patterns(x), head)
 
-    def states_of(self, x: Tensor | tuple[Tensor, Tensor], head: int = 0) -> Tensor:
-        """Return the learned states as points of that energy. (..., quantity, hidden_size)."""
-        return self.hopfield.states_of(self._with_states(x), head)
-
-    def _with_states(self, x: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _patterns(self, x: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         both = (x, x) if isinstance(x, Tensor) else x
         if not isinstance(both, tuple | list) or len(both) != 2:
             raise InvalidInputError("x must be a tensor, or a tuple of stored and values.")
@@ -119,7 +146,7 @@ class HopfieldPooling(nn.Module):
 
 
 @final
-class HopfieldLayer(nn.Module):
+class HopfieldLayer(_Learned):
     """Look up learned patterns: each state of the input retrieves from them.
 
     Parameters are those of :class:`Hopfield`, and
@@ -136,10 +163,8 @@ class HopfieldLayer(nn.Module):
     >>> import torch
     >>> from isthmus.nn import HopfieldLayer
     >>> layer = HopfieldLayer(8, output_size=3, quantity=20)
-    >>> layer(torch.randn(5, 10, 8)).shape
-    torch.Size([5, 10, 3])
-    >>> layer.energy_of().n_memories
-    20
+    >>> layer(torch.randn(5, 10, 8)).shape, layer.energy_of().n_memories
+    (torch.Size([5, 10, 3]), 20)
     """
 
     def __init__(
@@ -159,8 +184,7 @@ class HopfieldLayer(nn.Module):
         dropout: float = 0.0,
         batch_first: bool = True,
     ) -> None:
-        super().__init__()
-        self.hopfield = Hopfield(
+        hopfield = Hopfield(
             input_size,
             hidden_size,
             output_size,
@@ -173,64 +197,27 @@ class HopfieldLayer(nn.Module):
             dropout=dropout,
             batch_first=batch_first,
         )
-        self.quantity = as_count(quantity, "quantity")
-        shape = self.quantity, self.hopfield.stored_size
+        super().__init__(hopfield, quantity)
+        shape, separate = (
+            (self.quantity, hopfield.stored_size),
+            as_flag(separate_targets, "separate_targets"),
+        )
         self.lookup_weights = nn.Parameter(torch.empty(shape))
-        separate = as_flag(separate_targets, "separate_targets")
         self.target_weights = nn.Parameter(torch.empty(shape)) if separate else None
         self._draw_patterns()
 
-    def reset_parameters(self) -> None:
-        """Draw new patterns and projections."""
-        self.hopfield.reset_parameters()
-        self._draw_patterns()
-
-    def _draw_patterns(self) -> None:
-        for weights in (self.lookup_weights, self.target_weights):
-            if weights is not None:
-                nn.init.normal_(weights)
-
-    def forward(
-        self,
-        x: Tensor,
-        stored_pattern_padding_mask: Tensor | None = None,
-        association_mask: Tensor | None = None,
-        need_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return what each state of the input retrieves from the learned patterns.
-
-        Parameters
-        ----------
-        x : Tensor (..., L, D)
-            State patterns.
-        stored_pattern_padding_mask, association_mask, need_weights
-            As in :meth:`Hopfield.forward`, where S is the quantity.
-
-        Returns
-        -------
-        Tensor (..., L, output_size), or that and the weights
-        """
-        found: Tensor | tuple[Tensor, Tensor] = self.hopfield(
-            self._with_patterns(x), stored_pattern_padding_mask, association_mask, need_weights
-        )
-        return found
-
     def energy_of(self, x: Tensor | None = None, head: int = 0) -> Energy:
-        """Return the energy of the learned patterns; see :meth:`Hopfield.energy_of`.
+        """Return the energy of the learned patterns, the same for every input."""
+        layer, patterns = self.hopfield, self.lookup_weights
+        bag = patterns if layer.batch_first else patterns[:, None]
+        state = bag.new_zeros((*bag.shape[:-1], layer.input_size))
+        return layer.energy_of((bag, state, bag), head)
 
-        It is the same for every input.
-        """
-        return self.hopfield.energy_of(_one_bag(self.lookup_weights, self.hopfield), head)
-
-    def states_of(self, x: Tensor, head: int = 0) -> Tensor:
-        """Return the states of the input as points of :meth:`energy_of`. (..., L, hidden_size)."""
-        return self.hopfield.states_of(self._with_patterns(x), head)
-
-    def _with_patterns(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        stored = expanded(self.lookup_weights, x, self.hopfield.batch_first)
-        if self.target_weights is None:
-            return stored, x, stored
-        return stored, x, expanded(self.target_weights, x, self.hopfield.batch_first)
+    def _patterns(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        stored = value = expanded(self.lookup_weights, x, self.hopfield.batch_first)
+        if self.target_weights is not None:
+            value = expanded(self.target_weights, x, self.hopfield.batch_first)
+        return stored, x, value
 
 
 def expanded(patterns: Tensor, like: Tensor, batch_first: bool) -> Tensor:
@@ -243,9 +230,3 @@ def expanded(patterns: Tensor, like: Tensor, batch_first: bool) -> Tensor:
     if batch_first:
         return patterns.expand(*like.shape[:-2], *patterns.shape)
     return patterns[:, None].expand(-1, like.shape[1], -1)
-
-
-def _one_bag(patterns: Tensor, layer: Hopfield) -> tuple[Tensor, Tensor, Tensor]:
-    bag = patterns if layer.batch_first else patterns[:, None]
-    state = bag.new_zeros((*bag.shape[:-1], layer.input_size))
-    return bag, state, bag
