@@ -33,19 +33,8 @@ def connect(address: str, *, security: Any = None) -> Client:
         It does not become the default client of the process. Close it, or use it in a ``with``
         statement.
     """
-    require_scheduler(address, security)
-    from distributed import Client
-
-    return Client(address, security=security, set_as_default=False, timeout=PATIENCE_SECONDS)
-
-
-def require_scheduler(address: str, security: Any = None) -> None:
-    """Raise unless a scheduler answers at the address.
-
-    Dask's own client would wait for much longer, and cannot be closed when nothing answers.
-    """
     try:
-        from distributed import Security
+        from distributed import Client, Security
         from distributed.core import rpc
         from distributed.utils import LoopRunner
     except ImportError:
@@ -56,6 +45,7 @@ def require_scheduler(address: str, security: Any = None) -> None:
             f"A scheduler's address looks like tcp://10.0.0.1:8786, not {address!r}."
         )
 
+    # Dask's own client would wait for much longer, and cannot be closed when nothing answers.
     async def ask() -> None:
         arguments = (security or Security()).get_connection_args("client")
         async with rpc(address, timeout=PATIENCE_SECONDS, connection_args=arguments) as there:
@@ -69,6 +59,7 @@ def require_scheduler(address: str, security: Any = None) -> None:
             f"No Dask scheduler answers at {address} ({words}). `dask scheduler` starts one and "
             "prints its address."
         ) from None
+    return Client(address, security=security, set_as_default=False, timeout=PATIENCE_SECONDS)
 
 
 def as_client(client: Any, security: Any = None) -> Client | None:

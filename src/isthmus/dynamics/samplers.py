@@ -68,25 +68,6 @@ def noise(
     )
 
 
-def accept_or_reject(
-    state: MetropolisState,
-    proposal: MetropolisState,
-    log_ratio: Tensor,
-    possible: Tensor,
-    generator: torch.Generator,
-) -> tuple[MetropolisState, Info]:
-    """Accept the proposal of each chain with probability min(1, exp(log_ratio)).
-
-    A NaN ratio, such as that of two infinities, is a rejection.
-    """
-    possible = possible & ~torch.isnan(log_ratio)
-    acceptance = torch.where(possible, log_ratio.clamp(max=0).exp(), 0.0)
-    # The uniform is below one and may be zero: strictly below, 1 always accepts and 0 never.
-    accepted = noise(acceptance, generator, torch.rand) < acceptance
-    chosen = (choose(accepted, new, old) for new, old in zip(proposal, state, strict=True))
-    return MetropolisState(*chosen), Info(acceptance, accepted)
-
-
 def all_finite(x: Tensor) -> Tensor:
     """Return True for points whose coordinates are all finite. x: (..., D) -> (...)."""
     return torch.isfinite(x).all(-1)
@@ -368,4 +349,10 @@ class HMC(Hamiltonian):
         proposal, end_velocity, possible = self.trajectory(energy, state, velocity, step_size)
         kinetic = (velocity.square() - end_velocity.square()).sum(-1) / 2
         log_ratio = self._potential(energy, state.energy - proposal.energy) + kinetic
-        return accept_or_reject(state, proposal, log_ratio, possible, generator)
+        # A NaN ratio, such as that of two infinities, is a rejection.
+        possible = possible & ~torch.isnan(log_ratio)
+        acceptance = torch.where(possible, log_ratio.clamp(max=0).exp(), 0.0)
+        # The uniform is below one and may be zero: strictly below, 1 always accepts and 0 never.
+        accepted = noise(acceptance, generator, torch.rand) < acceptance
+        chosen = (choose(accepted, new, old) for new, old in zip(proposal, state, strict=True))
+        return MetropolisState(*chosen), Info(acceptance, accepted)
