@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
 UPDATES_BETWEEN_EVALUATIONS = 500
+# Both stages of the training of the model of tables.
+TABLE_PRESETS = ("tables-numbers", "tables")
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -40,13 +42,11 @@ def _train(arguments: argparse.Namespace) -> int:
     settings, init = _settings(arguments)
     more = {"devices": arguments.devices}
     recipe: TrainingRecipe
-    run: Any = train_tables if arguments.preset == "tables" else train
-    if run is train_tables:
-        recipe = TableRecipe(settings)
-    else:
-        recipe = EnergyRecipe(settings, init)
-        often = max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3))
-        more |= {"init": init, "evaluate_every": often}
+    often = max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3))
+    more |= {"init": init, "evaluate_every": often}
+    of_tables = arguments.preset in TABLE_PRESETS
+    run: Any = train_tables if of_tables else train
+    recipe = TableRecipe(settings, init) if of_tables else EnergyRecipe(settings, init)
     _announce(out, recipe, quiet)
     try:
         run(
@@ -64,21 +64,26 @@ def _train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[Any, ICLEBM | None]:
+def _settings(arguments: argparse.Namespace) -> tuple[Any, ICLEBM | ICLTables | None]:
     """Return the preset, changed by the other options, and the model to start from."""
     from isthmus.incontext import TableTraining
     from isthmus.incontext.priors import prior
+    from isthmus.incontext.tables.density import reader_of
     from isthmus.incontext.training import PRESETS
 
-    name = as_choice(arguments.preset, "--preset", (*PRESETS, "tables"))
-    for option in ("prior", "init") if name == "tables" else ():
-        if getattr(arguments, option) is not None:
-            raise InvalidInputError(f"--{option} does not apply to --preset tables.")
+    name = as_choice(arguments.preset, "--preset", (*PRESETS, *TABLE_PRESETS))
+    if name in TABLE_PRESETS and arguments.prior is not None:
+        raise InvalidInputError(f"--prior does not apply to --preset {name}.")
     changed = {} if arguments.updates is None else {"updates": arguments.updates}
-    start: Any = TableTraining() if name == "tables" else PRESETS[name]
+    start: Any = PRESETS.get(name)
+    if name in TABLE_PRESETS:
+        start = TableTraining() if name == "tables" else TableTraining.of_numbers()
     settings = replace(start, seed=arguments.seed, **changed)
     if arguments.batch is not None:
         settings = settings.with_batch(arguments.batch)
+    if name in TABLE_PRESETS:
+        first = None if arguments.init is None else reader_of(arguments.init)
+        return settings.on_devices(arguments.devices), first
     init = None if arguments.init is None else _point_model(arguments.init, "--init")
     if init is not None:
         settings = replace(settings, model=init.config)

@@ -77,5 +77,10 @@ def assembled(kind: type[StoredModel], config: Any, weights: dict[str, torch.Ten
     """Return a model of a class with given weights."""
     with torch.device("meta"):  # no memory, whatever width the settings name, and no random numbers
         model = kind(config)
+    # Models of tables of numbers lack the layers of categories, which add nothing if zero.
+    lacking = [name for name in model.state_dict() if name.startswith("network.mixed.")]
+    if not any(name in weights for name in lacking):
+        shapes = model.state_dict()
+        weights = weights | {name: torch.zeros(shapes[name].shape) for name in lacking}
     model.load_state_dict(weights, assign=True)
     return model.to(torch.get_default_dtype())

@@ -13,6 +13,8 @@ WHITE_BANDWIDTHS, PLAIN_BANDWIDTHS = (0.08, 0.15, 0.3, 0.6, 1.2), (0.1, 0.3, 0.9
 LEFT_OUT = len(WHITE_BANDWIDTHS) + len(PLAIN_BANDWIDTHS)
 # Features of a cell (the first ODD of which change sign with its column), of a row, of a pair.
 CELL, ODD, ROW, PAIR = 11, 3, 12 + 2 * LEFT_OUT, 6
+# Tables with more columns are described to the network as if they had this many.
+MOST_COLUMNS = 24
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def row_features(squares: Tensor, white: Tensor, seen: Tensor) -> Tensor:
     norm = 0.5 * (white.square().mean(-1) + 1e-2).log()
     shape = [
         (math.log(size) - 4) / 2,
-        (columns - 4) / 4,
+        (min(columns, MOST_COLUMNS) - 4) / 4,
         (math.log(size / columns) - 3) / 2,
         1 / columns,
         math.log(size) / (columns + 4) - 0.6,

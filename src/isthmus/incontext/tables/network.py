@@ -1,4 +1,4 @@
-"""TableNetwork: a transformer over the rows of a table that writes a Student mixture."""
+"""TableNetwork: a transformer over the rows of a table that writes a mixture of mixed rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from isthmus.incontext.config import CheckedFields
+from isthmus.incontext.tables.categories import (
+    CATEGORY_CELL,
+    MIXED_PAIR,
+    MIXED_ROW,
+    NUMBER_CELL,
+    Categories,
+    read_categories,
+)
 from isthmus.incontext.tables.features import (
     CELL,
     ODD,
@@ -24,6 +32,8 @@ from isthmus.incontext.tables.features import (
 
 # The narrowest kernel along a column, in standard deviations of the context.
 FLOOR = 1.5e-3
+# The probability of a value that a column does not have.
+NEVER = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +61,7 @@ class TableConfig(CheckedFields):
     kernels: int = 3
     global_kernels: int = 2
     query_width: int = 16
-    max_columns: int = 16
+    max_columns: int = 64
     max_rows: int = 1024
 
     @classmethod
@@ -61,28 +71,64 @@ class TableConfig(CheckedFields):
 
 
 class Components(NamedTuple):
-    """Student components in standard units: C of them for each of B tables."""
+    """Components in standard units, N of them for each of B tables.
 
-    means: Tensor  # (B, C, D)
-    scale_trils: Tensor  # (B, C, D, D)
-    dof: Tensor  # (B, C)
-    log_weights: Tensor  # (B, C), normalised
+    Each is a Student-t over D numbers times a distribution over the values of each of C
+    categories, the last of which stands for values that the table does not have.
+    """
 
-    def log_prob(self, x: Tensor) -> Tensor:
-        """Return the log-density of rows (B, m, D) -> (B, m)."""
+    means: Tensor  # (B, N, D)
+    scale_trils: Tensor  # (B, N, D, D)
+    dof: Tensor  # (B, N)
+    log_weights: Tensor  # (B, N), normalised
+    log_shares: Tensor  # (B, N, C, V + 1); columns with fewer values have some of NEVER
+
+    def log_prob(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Return the log-density of rows: numbers (B, m, D), categories (B, m, C) -> (B, m)."""
+        return torch.logsumexp(self._numbers(self._white(x)) + self._shares(codes), 1)
+
+    def conditional(self, x: Tensor, codes: Tensor, number: bool) -> tuple[Tensor, Tensor]:
+        """Return log-densities of rows, and of their last column given the others: (B, m) each.
+
+        That is the last of the numbers, or of the categories.
+        """
+        white = self._white(x)
+        numbers, shares = self._numbers(white), self._shares(codes)
+        if number:
+            rest = self._numbers(white[:, :, :-1]) + shares
+        else:
+            rest = numbers + self._shares(F.pad(codes[..., :-1], (0, 1), value=-1))
+        joint = torch.logsumexp(numbers + shares, 1)
+        return joint, joint - torch.logsumexp(rest, 1)
+
+    def _white(self, x: Tensor) -> Tensor:
+        """Return whitened rows. (B, N, D, m)"""
         batch, count, columns = self.means.shape
         identity = torch.eye(columns, dtype=x.dtype, device=x.device).expand_as(self.scale_trils)
         inverse = torch.linalg.solve_triangular(self.scale_trils, identity, upper=False)
         centre = (inverse @ self.means[..., None])[..., 0]
         white = inverse.reshape(batch, count * columns, columns) @ x.transpose(1, 2)
-        white = white.view(batch, count, columns, -1) - centre[..., None]
-        squares = white.square().sum(2)  # (B, C, m)
-        log_det = self.scale_trils.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return white.view(batch, count, columns, -1) - centre[..., None]
+
+    def _numbers(self, white: Tensor) -> Tensor:
+        """Return logarithms of weight times Student density of the first columns. (B, N, m)"""
+        columns = white.shape[2]
+        if not columns:
+            return self.log_weights[..., None].expand(-1, -1, white.shape[3])
+        squares = white.square().sum(2)
+        diagonal = self.scale_trils.diagonal(dim1=-2, dim2=-1)[..., :columns]
         power = 0.5 * (self.dof + columns)
-        constant = torch.lgamma(power) - torch.lgamma(0.5 * self.dof) - log_det
+        constant = torch.lgamma(power) - torch.lgamma(0.5 * self.dof) - diagonal.log().sum(-1)
         constant = constant - 0.5 * columns * (math.pi * self.dof).log() + self.log_weights
-        tail = power[..., None] * torch.log1p(squares / self.dof[..., None])
-        return torch.logsumexp(constant[..., None] - tail, 1)
+        return constant[..., None] - power[..., None] * torch.log1p(squares / self.dof[..., None])
+
+    def _shares(self, codes: Tensor | None) -> Tensor:
+        """Return log-probabilities of categories; -1 counts as 1, and V is another value."""
+        if codes is None or not codes.shape[2]:
+            return self.log_weights.new_zeros(())
+        index = torch.arange(self.log_shares.shape[-1], device=codes.device)
+        flags = (codes[..., None] == index).to(self.log_shares.dtype).flatten(2)
+        return self.log_shares.flatten(2) @ flags.transpose(1, 2)
 
 
 class RowBlock(nn.Module):
@@ -99,14 +145,14 @@ class RowBlock(nn.Module):
         self.own_bias = nn.Parameter(torch.zeros(config.heads))
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
-    def forward(self, stream: Tensor, pair: Tensor) -> Tensor:
-        """Pass rows (B, n, width) through the block."""
+    def forward(self, stream: Tensor, pair: Tensor, more: Tensor) -> Tensor:
+        """Pass rows (B, n, width) through the block; `more` (B, H, n, n) is added to logits."""
         batch, size, width = stream.shape
         joint = self.query_key_value(self.attention_norm(stream))
         split = joint.view(batch, size, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, H, n, d)
         logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        logits = logits + self.pair_bias(pair).permute(0, 3, 1, 2)
+        logits = logits + self.pair_bias(pair).permute(0, 3, 1, 2) + more
         logits = logits + torch.diag_embed(self.own_bias[:, None].expand(-1, size))
         mixed = logits.softmax(-1) @ value
         stream = stream + self.attention_out(mixed.transpose(1, 2).reshape(stream.shape))
@@ -114,10 +160,10 @@ class RowBlock(nn.Module):
 
 
 class TableNetwork(nn.Module):
-    """Turn the features of tables into Student mixtures.
+    """Turn the features of tables into mixtures of mixed rows.
 
-    Every operation treats rows alike, columns alike, and a column like its mirror image, so that
-    the mixture moves with the table under permutations and sign flips.
+    Every operation treats rows alike, columns alike, a column like its mirror image, and the
+    values of a category alike, so that the mixture moves with the table.
     """
 
     def __init__(self, config: TableConfig) -> None:
@@ -146,19 +192,33 @@ class TableNetwork(nn.Module):
         nn.init.zeros_(self.near_pair.bias)
         with torch.no_grad():
             self.near_pair.weight[:, 0] = torch.linspace(-2, -0.5, kernels)
+        self.mixed = MixedLayers(config)
 
-    def forward(self, found: Features, floor: Tensor) -> Components:
+    def forward(self, found: Features, mixed: Categories, floor: Tensor) -> Components:
         """Return the components of tables; `floor` (B, D) bounds their widths from below."""
-        cells = self._embed_cells(found)
-        rows = self._embed_rows(found, cells)
-        means, covariances, dof, logits = self._row_components(found, cells, rows, floor)
-        more = self._table_components(found, rows, floor)
-        covariance = torch.cat([covariances.flatten(1, 2), more[1]], 1)
+        cells = self._embed_cells(found) + self.mixed.number_cell(mixed.number_cell)
+        categories = self.mixed.embed(mixed)
+        rows = self._embed_rows(found, mixed, cells, categories)
+        near = self._neighbours(found, mixed, rows)  # (B, K, n, n)
+        parts = [
+            self._row_components(found, cells, rows, near, floor),
+            self._table_components(found, rows, floor),
+        ]
+        shares = [
+            self.mixed.row_shares(mixed, rows, categories, near),
+            self.mixed.table_shares(mixed, rows),
+        ]
+        if mixed.grouped.shape[1]:
+            groups, group_shares = self.mixed.groups(found, mixed, rows, categories, floor)
+            parts.append(groups)
+            shares.append(group_shares)
+        means, covariances, dof, logits = (torch.cat(each, 1) for each in zip(*parts, strict=True))
         return Components(
-            means=torch.cat([means.flatten(1, 2), more[0]], 1),
-            scale_trils=torch.linalg.cholesky(covariance),
-            dof=torch.cat([dof.flatten(1), more[2]], 1),
-            log_weights=torch.cat([logits.flatten(1), more[3]], 1).log_softmax(1),
+            means=means,
+            scale_trils=torch.linalg.cholesky(covariances),
+            dof=dof,
+            log_weights=logits.log_softmax(1),
+            log_shares=torch.cat(shares, 1).clamp(min=NEVER).log(),
         )
 
     def _embed_cells(self, found: Features) -> Tensor:
@@ -171,22 +231,25 @@ class TableNetwork(nn.Module):
         column = (cells * share[..., None]).sum(2, keepdim=True).expand_as(cells)
         return (self.cell_mix(torch.cat([cells, column], -1)) + cells).mean(0)
 
-    def _embed_rows(self, found: Features, cells: Tensor) -> Tensor:
+    def _embed_rows(
+        self, found: Features, mixed: Categories, cells: Tensor, categories: Tensor
+    ) -> Tensor:
         """Return embeddings of rows. (B, n, width)."""
-        mean = cells.mean(2)
-        spread = ((cells - mean[:, :, None]).square().mean(2) + 1e-6).sqrt()
-        stream = self.row_in(torch.cat([mean, spread, found.row], -1))
-        for block in self.blocks:
-            stream = block(stream, found.pair)
+        stream = self.row_in(torch.cat([*_pooled(cells), found.row], -1))
+        stream = stream + self.mixed.row(mixed.row)
+        if categories.shape[2]:
+            stream = stream + self.mixed.row_categories(torch.cat(_pooled(categories), -1))
+        more = self.mixed.pair(mixed.pair).permute(0, 3, 1, 2).chunk(len(self.blocks) + 1, 1)
+        for block, bias in zip(self.blocks, more, strict=False):
+            stream = block(stream, found.pair, bias)
         normed: Tensor = self.row_norm(stream)
         return normed
 
     def _row_components(
-        self, found: Features, cells: Tensor, rows: Tensor, floor: Tensor
+        self, found: Features, cells: Tensor, rows: Tensor, near: Tensor, floor: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return means (B, K, n, D), covariances, degrees of freedom and logits (B, K, n)."""
+        """Return means (B, K n, D), covariances, degrees of freedom and logits (B, K n)."""
         x, (batch, size, columns) = found.x, found.x.shape
-        near = self._neighbours(found, rows)  # (B, K, n, n)
         seen, identity = found.seen[:, None], torch.eye(columns, dtype=x.dtype, device=x.device)
         local = near @ x[:, None]  # (B, K, n, D)
         outer = (x[..., :, None] * x[..., None, :]).reshape(batch, 1, size, columns**2)
@@ -213,9 +276,9 @@ class TableNetwork(nn.Module):
         own = blur.square() + floor[:, None, None].square() + rounding * stretch.square() + 1e-6
         covariances = shape * stretch[..., :, None] * stretch[..., None, :] + torch.diag_embed(own)
         dof = 1.2 + (tail + 2).clamp(max=7).exp()
-        return means, covariances, dof, logit
+        return means.flatten(1, 2), covariances.flatten(1, 2), dof.flatten(1), logit.flatten(1)
 
-    def _neighbours(self, found: Features, rows: Tensor) -> Tensor:
+    def _neighbours(self, found: Features, mixed: Categories, rows: Tensor) -> Tensor:
         """Return weights of the neighbours of each component. (B, K, n, n)."""
         batch, size, _ = rows.shape
         query, key = (
@@ -224,6 +287,7 @@ class TableNetwork(nn.Module):
         )
         logits = query @ key.transpose(-1, -2) / math.sqrt(self.config.query_width)
         logits = logits + self.near_pair(found.pair).permute(0, 3, 1, 2)
+        logits = logits + self.mixed.near(mixed.pair).permute(0, 3, 1, 2)
         logits = logits + torch.diag_embed(self.near_own[:, None].expand(-1, size))
         return logits.softmax(-1)
 
@@ -247,10 +311,167 @@ class TableNetwork(nn.Module):
         return means, covariances, dof, logits
 
 
-def write_memory(network: TableNetwork, context: Tensor) -> Components:
-    """Return the components that a network writes for contexts (B, n, D) in standard units."""
+class MixedLayers(nn.Module):
+    """The layers that read and write categories, and those that read the target column.
+
+    They start at zero, so that a network without their weights reads numbers as before.
+    """
+
+    def __init__(self, config: TableConfig) -> None:
+        super().__init__()
+        width, cell, kernels = config.width, config.cell_width, config.kernels
+        self.kernels, self.global_kernels = kernels, config.global_kernels
+        self.number_cell = nn.Linear(NUMBER_CELL, cell, bias=False)
+        self.row = nn.Linear(MIXED_ROW, width, bias=False)
+        self.pair = nn.Linear(MIXED_PAIR, (config.layers + 1) * config.heads, bias=False)
+        self.near = nn.Linear(MIXED_PAIR, kernels, bias=False)
+        self.cell_in = two_layers(CATEGORY_CELL, cell, cell)
+        self.cell_mix = two_layers(2 * cell, cell, cell)
+        self.row_categories = nn.Linear(2 * cell, width, bias=False)
+        self.share_row, self.share_cell = nn.Linear(width, 64), nn.Linear(cell, 64)
+        self.share_near = nn.Linear(2 * kernels, 64)
+        self.share_out = nn.Linear(64, 4 * kernels)
+        self.table_share = nn.Linear(width, 2 * config.global_kernels)
+        self.group_table, self.group_column = nn.Linear(width, 64), nn.Linear(cell, 64)
+        self.group_count, self.group_out = nn.Linear(2, 64), nn.Linear(64, 11)
+        new = (self.number_cell, self.row, self.pair, self.near, self.row_categories)
+        for layer in (*new, self.share_out, self.table_share, self.group_out):
+            nn.init.zeros_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def embed(self, mixed: Categories) -> Tensor:
+        """Return embeddings of categorical cells. (B, n, C, cell)"""
+        cells = self.cell_in(mixed.cell)
+        column = cells.mean(1, keepdim=True).expand_as(cells)
+        embedded: Tensor = cells + self.cell_mix(torch.cat([cells, column], -1))
+        return embedded
+
+    def row_shares(
+        self, mixed: Categories, rows: Tensor, categories: Tensor, near: Tensor
+    ) -> Tensor:
+        """Return the distribution of each category in each component of a row. (B, K n, C, V + 1)
+
+        It is a mixture of the row's own value, of those of its neighbours, of all rows, and of a
+        uniform distribution.
+        """
+        batch, size, columns, values = mixed.one_hot.shape
+        flat = mixed.one_hot.flatten(2)
+        local = (near @ flat[:, None]).view(batch, self.kernels, size, columns, values)
+        agreed = (local * mixed.one_hot[:, None]).sum(-1)  # (B, K, n, C)
+        order = (local * (local + 1e-6).log()).sum(-1)
+        of_cell = torch.cat([(agreed + 0.01).log(), order], 1).permute(0, 2, 3, 1)
+        hidden = self.share_row(rows)[:, :, None] + self.share_cell(categories)
+        hidden = F.gelu(hidden + self.share_near(of_cell))
+        gates = 3 * self.share_out(hidden).view(batch, size, columns, self.kernels, 4)
+        gates = gates + gates.new_tensor([1.0, 1.0, -1.0, -3.0])
+        own, beside, overall, any_value = gates.softmax(-1).permute(4, 0, 3, 1, 2)[..., None]
+        known = mixed.known[:, None, ..., None]
+        found = own * known * mixed.one_hot[:, None] + (beside + own * (1 - known)) * local
+        found = found + overall * mixed.frequency[:, None, None]
+        return _with_uniform(found, any_value, mixed.valid[:, None, None]).flatten(1, 2)
+
+    def table_shares(self, mixed: Categories, rows: Tensor) -> Tensor:
+        """Return the distributions of the components of the whole table. (B, G, C, V + 1)"""
+        logits = 3 * self.table_share(rows.mean(1)).view(len(rows), -1, 2)
+        overall, any_value = (logits + logits.new_tensor([0.0, -2.0])).softmax(-1).unbind(-1)
+        found = overall[..., None, None] * mixed.frequency[:, None]
+        return _with_uniform(found, any_value[..., None, None], mixed.valid[:, None])
+
+    def groups(
+        self, found: Features, mixed: Categories, rows: Tensor, categories: Tensor, floor: Tensor
+    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """Return a component for each value of some categories, and its distributions.
+
+        Its location and shape are those of the rows with that value, as in discriminant analysis.
+        """
+        size, _, values = mixed.one_hot.shape[1:]
+        pick = mixed.grouped  # (B, G)
+        place = pick[:, None, :, None].expand(-1, size, -1, values)
+        members = mixed.one_hot.gather(2, place).permute(0, 2, 3, 1).flatten(1, 2)  # (B, G V, n)
+        heads = members.sum(-1)  # (B, G V)
+        average = members / heads.clamp(min=1e-6)[..., None]
+        column = categories.mean(1).gather(1, pick[..., None].expand(-1, -1, categories.shape[-1]))
+        hidden = self.group_column(column) + self.group_table(rows.mean(1))[:, None]  # (B, G, 64)
+        sizes = torch.stack([(heads + 0.1).log() / 4, heads / size], -1)
+        hidden = F.gelu(hidden.repeat_interleave(values, 1) + self.group_count(sizes))
+        out = 3 * self.group_out(hidden)  # (B, G V, 11)
+        logit, pull, tail = out[..., :3].unbind(-1)
+        present = mixed.valid.gather(1, place[:, 0]).flatten(1)
+        logits = logit + (heads + 0.1).log() - 2 + torch.where(present > 0, 0.0, -1e4)
+        dof = 2 + (tail + 3).clamp(max=7).exp()
+        local = average @ found.x
+        covariances = self._group_shapes(found, average, local, heads, out[..., 3:7])
+        covariances = covariances + torch.diag_embed(floor.square())[:, None]
+        # Few rows say little about where their group is.
+        means = local * torch.sigmoid(pull + 1 + (heads + 0.1).log())[..., None]
+        shares = self._group_shares(mixed, average, out[..., 7:])
+        return (means, covariances, dof, logits), shares
+
+    def _group_shapes(
+        self, found: Features, average: Tensor, local: Tensor, heads: Tensor, out: Tensor
+    ) -> Tensor:
+        """Return covariances of groups: pooled, their own, round, and of all rows. (B, N, D, D)"""
+        (size, dim), values = found.x.shape[1:], average.shape[1]
+        outer = (found.x[..., :, None] * found.x[..., None, :]).flatten(2)
+        moment = (average @ outer).unflatten(-1, (dim, dim))
+        own = moment - local[..., :, None] * local[..., None, :]
+        count = round(float(heads[0].sum()) / size)
+        weighted = (own * (heads / size)[..., None, None]).unflatten(1, (count, -1))
+        pooled = weighted.sum(2).repeat_interleave(values // count, 1)
+        identity = torch.eye(dim, dtype=local.dtype, device=local.device)
+        a, b, c, d = (out - out.new_tensor([0.3, 2.0, 3.0, 2.0])).clamp(-9, 3).exp().unbind(-1)
+        shape = a[..., None, None] * pooled + b[..., None, None] * own
+        shape = shape + (c[..., None, None] + 1e-4) * identity
+        return shape + d[..., None, None] * found.correlation[:, None]
+
+    def _group_shares(self, mixed: Categories, average: Tensor, out: Tensor) -> Tensor:
+        """Return the distributions of groups, nearly certain in their own column."""
+        batch, _, columns, values = mixed.one_hot.shape
+        gates = (out[..., :3] + out.new_tensor([1.0, 0.0, -3.0])).softmax(-1)[..., None, None]
+        within, overall, any_value = gates.unbind(2)
+        shares = (average @ mixed.one_hot.flatten(2)).view(batch, average.shape[1], columns, values)
+        shares = within * shares + overall * mixed.frequency[:, None]
+        spread = _with_uniform(shares, any_value, mixed.valid[:, None])
+        own_column = F.one_hot(mixed.grouped, columns).to(out.dtype).repeat_interleave(values, 1)
+        certain = (own_column * torch.sigmoid(out[..., 3:] + 3))[..., None]  # (B, G V, C, 1)
+        value = torch.eye(values, dtype=out.dtype, device=out.device)
+        exact = F.pad(value.repeat(mixed.grouped.shape[1], 1), (0, 1))[None, :, None]
+        return spread * (1 - certain) + certain * exact
+
+
+def _with_uniform(shares: Tensor, weight: Tensor, valid: Tensor) -> Tensor:
+    """Add a share of the uniform distribution over valid values and another one: (..., V + 1)."""
+    full = F.pad(valid, (0, 1), value=1.0)
+    return F.pad(shares, (0, 1)) + weight * full / full.sum(-1, keepdim=True)
+
+
+def _pooled(cells: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the spread of the cells of rows. (B, n, D, cell) -> (B, n, cell) each."""
+    mean = cells.mean(2)
+    return mean, ((cells - mean[:, :, None]).square().mean(2) + 1e-6).sqrt()
+
+
+def write_memory(
+    network: TableNetwork,
+    context: Tensor,
+    codes: Tensor | None = None,
+    counts: Tensor | None = None,
+    target: int | None = None,
+) -> Components:
+    """Return the components that a network writes for contexts (B, n, D) in standard units.
+
+    `codes` (B, n, C) are categories, -1 if missing, of columns with `counts` (B, C) values;
+    `target` is the column to be predicted, a category from D on. Tables without numbers have one
+    column of zeros.
+    """
+    if codes is None or counts is None:
+        codes = torch.zeros(*context.shape[:2], 0, dtype=torch.long, device=context.device)
+        counts = codes[:, 0]
     resolution = column_resolution(context)
-    return cast(Components, network(features(context, resolution), width_floor(resolution)))
+    found = features(context, resolution)
+    mixed = read_categories(found, codes, counts, target)
+    return cast(Components, network(found, mixed, width_floor(resolution)))
 
 
 def neighbourhood(near: Tensor, covariance: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:

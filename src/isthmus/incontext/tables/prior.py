@@ -71,31 +71,35 @@ def _draw_table(rng: Generator, size: int, rows: int, columns: int) -> tuple[Arr
     """Return context rows and fresh rows of one random density."""
     family = FAMILIES[rng.choice(list(FAMILIES), p=list(SHARES.values()))]
     x = family(rng, size + rows, columns)
-    widths = _warp_columns(rng, x)
+    widths = warp_columns(rng, x)
     if rng.random() < OUTLIERS:
-        _add_outliers(rng, x)
+        add_outliers(rng, x)
     x *= rng.choice([-1.0, 1.0], columns)
-    x = _standard(x)
-    noise = rng.uniform(-0.5, 0.5, x.shape)
-    if rng.random() < TIED:
-        context = x[:size]
-        step = column_resolution(torch.from_numpy(context)).numpy()
-        step = np.where(step > 0, np.maximum(step, 0.004), 0.0)
-        return context, x[size:] + noise[size:] * step
-    x += noise * widths
+    x = standard(x)
+    x = untied(rng, x, widths, size)
     return x[:size], x[size:]
 
 
-def _standard(x: Array) -> Array:
+def untied(rng: Generator, x: Array, widths: Array, size: int) -> Array:
+    """Add noise of given widths (D,), or in some tables keep the ties of the context rows."""
+    noise = rng.uniform(-0.5, 0.5, x.shape)
+    if rng.random() < TIED:
+        step = column_resolution(torch.from_numpy(x[:size])).numpy()
+        step = np.where(step > 0, np.maximum(step, 0.004), 0.0)
+        return np.concatenate([x[:size], x[size:] + noise[size:] * step])
+    return x + noise * widths
+
+
+def standard(x: Array) -> Array:
     return (x - x.mean(0)) / (x.std(0) + 1e-12)
 
 
-def _log_uniform(rng: Generator, low: float, high: float, size: Any = None) -> Any:
+def log_uniform(rng: Generator, low: float, high: float, size: Any = None) -> Any:
     return np.exp(rng.uniform(np.log(low), np.log(high), size))
 
 
-def _shares(rng: Generator, parts: int) -> Array:
-    return rng.dirichlet(np.full(parts, _log_uniform(rng, 0.5, 5.0)))
+def random_shares(rng: Generator, parts: int) -> Array:
+    return rng.dirichlet(np.full(parts, log_uniform(rng, 0.5, 5.0)))
 
 
 def _noise(rng: Generator, shape: tuple[int, ...]) -> Array:
@@ -121,8 +125,8 @@ def _axes(rng: Generator, columns: int, spread: float) -> Array:
 def _mixture(rng: Generator, count: int, columns: int) -> Array:
     """Gaussian or Student components with means and shapes of their own."""
     parts = 1 if rng.random() < 0.2 else 1 + min(rng.geometric(0.28), 12)
-    label = rng.choice(parts, count, p=_shares(rng, parts))
-    apart = _log_uniform(rng, 0.4, 6.0) / (rng.uniform(1, columns**0.5) if columns > 3 else 1)
+    label = rng.choice(parts, count, p=random_shares(rng, parts))
+    apart = log_uniform(rng, 0.4, 6.0) / (rng.uniform(1, columns**0.5) if columns > 3 else 1)
     means = apart * rng.normal(size=(parts, columns))
     if rng.random() < 0.3:
         means *= rng.random(columns) < 0.5
@@ -160,7 +164,7 @@ def _network(rng: Generator, count: int, columns: int) -> Array:
     hidden = _noise(rng, (count, inputs))
     if rng.random() < 0.55:
         parts = int(rng.integers(2, 9))
-        label = rng.choice(parts, count, p=_shares(rng, parts))
+        label = rng.choice(parts, count, p=random_shares(rng, parts))
         centres = rng.uniform(0.5, 2) * rng.normal(size=(parts, inputs))
         hidden = hidden * np.exp(rng.uniform(-2.5, 0.2)) + centres[label]
     nodes = [hidden] if rng.random() < 0.7 else []
@@ -170,7 +174,7 @@ def _network(rng: Generator, count: int, columns: int) -> Array:
         weights = rng.normal(size=(hidden.shape[1], width)) / np.sqrt(hidden.shape[1])
         if rng.random() < 0.4:
             weights *= rng.random(weights.shape) < 0.5
-        before = (_standard(hidden) @ weights + 0.7 * rng.normal(size=width)) * rng.uniform(0.7, 2)
+        before = (standard(hidden) @ weights + 0.7 * rng.normal(size=width)) * rng.uniform(0.7, 2)
         halves = [_activate(rng, half) for half in np.array_split(before, 2, axis=1)]
         after = np.concatenate(halves, 1)
         hidden = after / (after.std(0) + 0.1) + noise * _noise(rng, after.shape)
@@ -178,18 +182,18 @@ def _network(rng: Generator, count: int, columns: int) -> Array:
     pool = np.concatenate(nodes, 1) if rng.random() < 0.6 else nodes[-1]
     if pool.shape[1] < columns:
         pool = np.concatenate([pool, pool @ rng.normal(size=(pool.shape[1], columns))], 1)
-    x = _standard(pool[:, rng.choice(pool.shape[1], columns, replace=False)])
+    x = standard(pool[:, rng.choice(pool.shape[1], columns, replace=False)])
     return x + rng.normal(size=x.shape) * np.exp(rng.uniform(-5, -1, columns))
 
 
 def _copula(rng: Generator, count: int, columns: int) -> Array:
     """Columns of one shape, joined by a few Gaussian or Student factors."""
     factors = int(rng.integers(1, columns + 1))
-    x = _standard(rng.normal(size=(count, factors)) @ rng.normal(size=(factors, columns)))
+    x = standard(rng.normal(size=(count, factors)) @ rng.normal(size=(factors, columns)))
     x += np.exp(rng.uniform(-2, 1)) * rng.normal(size=x.shape)
     if rng.random() < 0.3:
         x /= np.sqrt(rng.chisquare(4, (count, 1)) / 4)
-    return _standard(x)
+    return standard(x)
 
 
 def _factor(rng: Generator, count: int, columns: int) -> Array:
@@ -227,7 +231,7 @@ FAMILIES: dict[str, Callable[[Generator, int, int], Array]] = {
 }
 
 
-def _warp_columns(rng: Generator, x: Array) -> Array:
+def warp_columns(rng: Generator, x: Array) -> Array:
     """Warp some columns in place; return the width of the noise that removes ties, (D,)."""
     chance = rng.choice([0.0, 0.3, 0.8, 1.0], p=WARPED)
     together = rng.integers(len(WARPS)) if rng.random() < 0.5 else None
@@ -236,7 +240,7 @@ def _warp_columns(rng: Generator, x: Array) -> Array:
         if rng.random() >= chance:
             continue
         warp = WARPS[rng.integers(len(WARPS)) if together is None else together]
-        c, sign = _standard(x[:, column]), 1 if rng.random() < 0.7 else -1
+        c, sign = standard(x[:, column]), 1 if rng.random() < 0.7 else -1
         warped, width = warp(rng, sign * c)
         x[:, column] = sign * warped
         widths[column] = width / (warped.std() + 1e-12)
@@ -247,23 +251,23 @@ def _clipped(rng: Generator, c: Array) -> tuple[Array, float]:
     c = np.maximum(c, np.quantile(c, rng.uniform(0.05, 0.6)))
     if rng.random() < 0.4:
         c = np.minimum(c, np.quantile(c, rng.uniform(0.7, 0.98)))
-    return c, _log_uniform(rng, 0.004, 0.1) * c.std()
+    return c, log_uniform(rng, 0.004, 0.1) * c.std()
 
 
 def _rounded(rng: Generator, c: Array) -> tuple[Array, float]:
-    step = _log_uniform(rng, 0.01, 0.6) * c.std()
+    step = log_uniform(rng, 0.01, 0.6) * c.std()
     return np.round(c / step) * step, step * (1 if rng.random() < 0.7 else 0.2)
 
 
 def _inflated(rng: Generator, c: Array) -> tuple[Array, float]:
     chosen = rng.random(len(c)) < rng.uniform(0.05, 0.5)
     c = np.where(chosen, np.quantile(c, rng.random() ** 2), c)
-    return c, _log_uniform(rng, 0.004, 0.1) * c.std()
+    return c, log_uniform(rng, 0.004, 0.1) * c.std()
 
 
 def _truncated(rng: Generator, c: Array) -> tuple[Array, float]:
     c = np.maximum(np.exp(np.clip(1.2 * c, -8, 6)) - rng.uniform(0, 1), 0)
-    return c, _log_uniform(rng, 0.004, 0.05) * c.std()
+    return c, log_uniform(rng, 0.004, 0.05) * c.std()
 
 
 def _counts(rng: Generator, c: Array) -> tuple[Array, float]:
@@ -286,7 +290,7 @@ WARPS: list[Callable[[Generator, Array], tuple[Array, float]]] = [
 ]
 
 
-def _add_outliers(rng: Generator, x: Array) -> None:
+def add_outliers(rng: Generator, x: Array) -> None:
     """Scale or move a few rows far away, in place."""
     chosen = rng.random(len(x)) < rng.uniform(0.003, 0.05)
     far = np.exp(rng.uniform(1, 3))

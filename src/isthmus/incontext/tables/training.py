@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
 from isthmus.incontext.runs import Row, Weights
 from isthmus.incontext.storage import assembled
+from isthmus.incontext.tables.mixed_prior import draw_mixed
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
 from isthmus.incontext.tables.prior import draw_batch
@@ -25,13 +26,21 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 # Relative frequencies of 1, 2, ... columns; more are rarer.
-COLUMNS = (3, 3, 2.5, 2.5, 2, 2, 1.5, 1.5, 1, 1, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4)
+COLUMNS = (3, 3, 2.5, 2.5, 2, 2, 1.5, 1.5, 1, 1, *(0.4,) * 6, *(0.2,) * 8)
+# The most columns of tables with categories; their number is nearly log-uniform.
+MIXED_COLUMNS = 24
+# Share of mixed tables without numbers.
+NO_NUMBERS = 0.06
 # Log-sizes of contexts are a power of a uniform number: small tables are cheaper.
 SMALL = 1.25
 # Share of updates with missing cells, and their largest share of the cells.
 WITH_GAPS, MOST_GAPS = 0.25, 0.4
 # Shapes (D, n) and seed of the tables that follow the training.
 HELD_OUT_SHAPES = ((1, 16), (1, 128), (2, 32), (2, 256), (4, 32), (4, 128), (8, 64), (8, 256))
+# Shapes (D, C, n) of those with categories.
+HELD_OUT_MIXED = ((0, 3, 64), (1, 2, 32), (3, 1, 128), (4, 4, 64), (4, 4, 256), (6, 8, 128))
+# Layers that are zero in a model that never read a category.
+READ_FIRST = ("share_out.weight", "group_out.weight")
 HELD_OUT_TABLES, HELD_OUT_SEED = 8, 2**31
 
 
@@ -42,6 +51,11 @@ class TableTraining(CheckedFields):
     Parameters
     ----------
     model : TableConfig
+    mixed : float
+        Share of updates whose tables have categories.
+    asked : float
+        Share of updates whose last column is to be predicted: the network is told, and the
+        objective is mostly the likelihood of that column given the others.
     updates : int
         Steps of the optimiser.
     context_rows : int
@@ -65,22 +79,32 @@ class TableTraining(CheckedFields):
     """
 
     model: TableConfig = field(default_factory=TableConfig)
-    updates: int = 14_000
+    mixed: float = 0.6
+    asked: float = 0.45
+    updates: int = 6_500
     context_rows: int = 1536
     tables: int = 40
     rows: int = 96
     passes: int = 1
     size_low: int = 5
     size_high: int = 1024
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     clip: float = 1.0
     average: float = 0.999
     warmup: int = 100
-    decay: float = 0.6
+    decay: float = 0.8
     seed: int = 0
 
-    zero = ("weight_decay", "warmup", "seed")
+    zero = ("mixed", "asked", "weight_decay", "warmup", "seed")
+
+    @classmethod
+    def of_numbers(cls) -> TableTraining:
+        """Return the settings of the first stage: tables of numbers, from random weights."""
+        model = TableConfig(max_columns=16)
+        return cls(
+            model=model, mixed=0, asked=0, updates=14_000, learning_rate=1.5e-3, decay=0.6
+        )
 
     def learning_rate_at(self, update: int) -> float:
         """Return the learning rate of one update, counted from 0."""
@@ -98,55 +122,144 @@ class TableTraining(CheckedFields):
         """Return the same training with passes that the processes can share equally."""
         return self if self.passes % devices == 0 else replace(self, passes=devices)
 
-    def draw(self, update: int, part: int = 0) -> tuple[Tensor, Tensor]:
-        """Return contexts (B, n, D) and fresh rows (B, m, D) of one pass of an update.
+    def draw(self, update: int, part: int = 0) -> Task:
+        """Return the tables of one pass of an update.
 
         They depend on the arguments alone; the passes of an update have one shape.
         """
         rng = np.random.default_rng([self.seed, update])
-        weights = np.array(COLUMNS[: self.model.max_columns])
-        columns = 1 + int(rng.choice(len(weights), p=weights / weights.sum()))
+        numbers, categories = self._columns(rng)
         low, high = math.log(self.size_low), math.log(self.size_high + 1)
         size = int(math.exp(low + (high - low) * rng.random() ** SMALL))
         missing = rng.uniform(0, MOST_GAPS) if size > 15 and rng.random() < WITH_GAPS else 0.0
         tables = max(1, min(self.tables, self.context_rows // size) // self.passes)
+        several = numbers + categories > 1
+        asked = self.asked > 0 and several and rng.random() < self.asked
+        number = numbers > 0 and (categories == 0 or bool(rng.random() < 0.4))
         if part:
             rng = np.random.default_rng([self.seed, update, part])
-        batch = draw_batch(rng, tables, size, self.rows, columns, missing)
-        return torch.from_numpy(batch.context), torch.from_numpy(batch.rows)
+        if not categories and not asked:
+            batch = draw_batch(rng, tables, size, self.rows, numbers, missing)
+            return Task.of_numbers(batch.context, batch.rows)
+        responses = 0.75 if asked else 0.35
+        drawn = draw_mixed(
+            rng, tables, size, self.rows, numbers, categories, missing, responses=responses
+        )
+        return Task(*(torch.from_numpy(each) for each in drawn.arrays), asked, number)
+
+    def _columns(self, rng: np.random.Generator) -> tuple[int, int]:
+        """Return numbers of columns of numbers and of categories."""
+        if self.mixed and rng.random() < self.mixed:
+            total = int(math.exp(rng.uniform(math.log(2), math.log(MIXED_COLUMNS + 1))))
+            if rng.random() < NO_NUMBERS:
+                return 0, total
+            categories = int(rng.integers(1, total)) if rng.random() < 0.75 else 1
+            return total - categories, categories
+        weights = np.array(COLUMNS[: self.model.max_columns])
+        return 1 + int(rng.choice(len(weights), p=weights / weights.sum())), 0
 
 
-def loss_of(network: TableNetwork, context: Tensor, rows: Tensor) -> Tensor:
-    """Return the mean negative log-density of fresh rows, divided by the root of D."""
-    log_prob = write_memory(network, context).log_prob(rows)
-    return -log_prob.mean() / math.sqrt(rows.shape[2])
+class Task(NamedTuple):
+    """Contexts (B, n, ...) and fresh rows (B, m, ...) of an update, as in a ``MixedBatch``."""
+
+    context: Tensor
+    rows: Tensor
+    codes: Tensor
+    row_codes: Tensor
+    counts: Tensor
+    asked: bool = False  # the network is told that the last column is to be predicted
+    number: bool = True  # the last column is one of numbers
+
+    @classmethod
+    def of_numbers(cls, context: Any, rows: Any) -> Task:
+        """Return a task without categories."""
+        context, rows = torch.from_numpy(context), torch.from_numpy(rows)
+        codes, row_codes = (torch.zeros(*x.shape[:2], 0, dtype=torch.long) for x in (context, rows))
+        return cls(context, rows, codes, row_codes, codes[:, 0])
+
+    def to(self, device: torch.device) -> Task:
+        """Return the task on a device."""
+        return Task(*(each.to(device) for each in self[:5]), self.asked, self.number)
+
+    def log_probs(self, network: Any) -> tuple[Tensor, Tensor]:
+        """Return log-densities of fresh rows, and of their last column given the others."""
+        numbers, categories = self.context.shape[2], self.codes.shape[2]
+        target = (numbers if self.number else numbers + categories) - 1
+        memory = write_memory(
+            network, self.context, self.codes, self.counts, target if self.asked else None
+        )
+        return memory.conditional(self.rows, self.row_codes, self.number)
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return self.context.shape[2] + self.codes.shape[2]
+
+
+def loss_of(network: TableNetwork, task: Task, conditional: bool) -> Tensor:
+    """Return the mean negative log-density of fresh rows, divided by the root of D.
+
+    With `conditional`, that of the last column given the others is added, and counts most where
+    it is asked for.
+    """
+    joint, last = task.log_probs(network)
+    whole = -joint.mean() / math.sqrt(task.width)
+    if not conditional or task.width == 1:
+        return whole
+    return 0.15 * whole - last.mean() if task.asked else whole - 0.3 * last.mean()
 
 
 class HeldOutTables:
-    """Mean negative log-density of fresh rows, for each column, on fixed synthetic tables."""
+    """Mean negative log-density of fresh rows, for each column, on fixed synthetic tables.
+
+    With categories, also that of the last column given the others, where it is asked for.
+    """
+
+    def __init__(self, mixed: bool = False) -> None:
+        self.mixed = mixed
 
     @cached_property
-    def batches(self) -> list[tuple[Tensor, Tensor]]:
+    def tasks(self) -> list[Task]:
         """Contexts and fresh rows of each shape."""
         rng = np.random.default_rng(HELD_OUT_SEED)
         drawn = [draw_batch(rng, HELD_OUT_TABLES, n, 128, D) for D, n in HELD_OUT_SHAPES]
-        return [(torch.from_numpy(each.context), torch.from_numpy(each.rows)) for each in drawn]
+        tasks = [Task.of_numbers(each.context, each.rows) for each in drawn]
+        for D, C, n in HELD_OUT_MIXED if self.mixed else ():
+            batch = draw_mixed(rng, HELD_OUT_TABLES, n, 128, D, C)
+            arrays = [torch.from_numpy(each) for each in batch.arrays]
+            tasks += [Task(*arrays, asked, asked and n > 64) for asked in (False, True)]
+        return tasks
+
+    def scores(self, network: Any) -> dict[str, float]:
+        """Return mean scores in nats: of numbers, of mixed rows, of categories, of a number."""
+        found: dict[str, list[float]] = {}
+        for task in self.tasks:
+            joint, last = task.log_probs(network)
+            kind = "mixed" if task.codes.shape[2] else "numbers"
+            if task.asked:
+                kind = "number given others" if task.number else "category given others"
+            value = float(last.mean()) if task.asked else float(joint.mean()) / task.width
+            found.setdefault(kind, []).append(-value)
+        return {kind: float(np.mean(values)) for kind, values in found.items()}
 
     @torch.no_grad()
     def __call__(self, network: Any) -> float:
-        """Return the score of a network in nats."""
-        scores = [
-            -float(write_memory(network, context).log_prob(rows).mean()) / rows.shape[2]
-            for context, rows in self.batches
-        ]
-        return float(np.mean(scores))
+        """Return the mean score of a network in nats."""
+        return float(np.mean(list(self.scores(network).values())))
 
 
 class TableRecipe(TrainingRecipe):
     """Training of an :class:`ICLTables` by the likelihood of fresh rows."""
 
-    def __init__(self, settings: TableTraining) -> None:
+    def __init__(self, settings: TableTraining, init: ICLTables | None = None) -> None:
         self.settings: TableTraining = settings
+        if init is not None:
+            given = {name: value.float() for name, value in init.network.state_dict().items()}
+            fresh = self.new_network().state_dict()
+            # Layers that read nothing yet start with random weights, so that they can learn.
+            unread = not any(bool(given[f"mixed.{name}"].any()) for name in READ_FIRST)
+            kept = [name for name in fresh if unread and name.startswith("mixed.")]
+            self.start = {**given, **{name: fresh[name] for name in kept}}
         self.average, self.passes = settings.average, settings.passes
 
     def new_network(self) -> nn.Module:
@@ -162,12 +275,12 @@ class TableRecipe(TrainingRecipe):
     def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
         """Return the loss of one pass."""
         device = next(network.parameters()).device
-        context, rows = (x.to(device) for x in self.settings.draw(update, part))
-        return loss_of(cast(TableNetwork, network), context, rows)
+        task = self.settings.draw(update, part).to(device)
+        return loss_of(cast(TableNetwork, network), task, self.settings.mixed > 0)
 
     def held_out(self) -> Callable[[Any], float]:
         """Return the held-out score of a network."""
-        return HeldOutTables()
+        return HeldOutTables(self.settings.mixed > 0)
 
     def finished(self, weights: Weights) -> ICLTables:
         """Return the model with the given weights."""
@@ -179,6 +292,7 @@ def train_tables(
     settings: TableTraining,
     out: str | Path | None = None,
     *,
+    init: ICLTables | None = None,
     devices: int = 1,
     accelerator: str = "auto",
     fabric: Fabric | None = None,
@@ -190,10 +304,15 @@ def train_tables(
 ) -> tuple[ICLTables, list[Row]]:
     """Train a table model; return it with the rows of its metrics.
 
-    The parameters are those of :func:`isthmus.incontext.train`; processes share the passes of an
+    Parameters
+    ----------
+    init : ICLTables, optional
+        A model whose weights to start from, such as one of the first stage.
+
+    The other parameters are those of :func:`isthmus.incontext.train`; processes share the passes of an
     update (:meth:`TableTraining.on_devices`).
     """
-    recipe = TableRecipe(settings)
+    recipe = TableRecipe(settings, init)
     options = RunOptions(
         devices=devices,
         accelerator=accelerator,
