@@ -33,8 +33,8 @@ _NAMES = {
     "isthmus.figures.plots": "plot",
     "isthmus.learning": "fit",
     "isthmus.memories": "CRPMixture DenseAssociativeMemory EpanechnikovKDE GaussianKDE Hopfield "
-    "LaplaceKDE Mixture ModernHopfield SparseHopfield StudentKDE StudentMixture UniformKDE "
-    "VonMisesFisherMixture",
+    "LaplaceKDE Mixture ModernHopfield SparseHopfield StudentKDE StudentMixture TableMixture "
+    "UniformKDE VonMisesFisherMixture",
     "isthmus.normalizer": "with_normalizer",
     "isthmus.saving": "load save",
     "": "attend attention bandwidth capacity checks cluster datasets deep distributed dynamics "
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from isthmus.memories.modern import ModernHopfield as ModernHopfield
     from isthmus.memories.sparse import SparseHopfield as SparseHopfield
     from isthmus.memories.student_mixture import StudentMixture as StudentMixture
+    from isthmus.memories.table_mixture import TableMixture as TableMixture
     from isthmus.memories.vmf import VonMisesFisherMixture as VonMisesFisherMixture
     from isthmus.normalizer import with_normalizer as with_normalizer
     from isthmus.saving import load as load

@@ -88,6 +88,15 @@ class _Writer:
                 "arrays": energy.returns_arrays,
                 "settings": settings,
             }
+        if isinstance(energy, memories.TableMixture):
+            inner = energy.numbers
+            return {
+                "kind": "TableMixture",
+                "numbers": None if inner is None else self.describe(inner),
+                "shares": [self.value("shares", each) for each in energy.shares],
+                "log_weights": self.value("log_weights", energy.log_weights),
+                "arrays": energy.returns_arrays,
+            }
         if isinstance(energy, Affine):
             parts = {name: self.value(name, getattr(energy, name)) for name in AFFINE_PARTS}
             return {"kind": "Affine", "inner": self.describe(energy.inner), "parts": parts}
@@ -139,6 +148,12 @@ def _read(tree: dict[str, Any], arrays: Arrays) -> Energy:
         return torch.from_numpy(np.array(arrays[entry["tensor"]]))
 
     kind = tree["kind"]
+    if kind == "TableMixture":
+        numbers = None if tree["numbers"] is None else _read(tree["numbers"], arrays)
+        shares = [value(each) for each in tree["shares"]]
+        mixture = memories.TableMixture.of(cast(Any, numbers), shares, value(tree["log_weights"]))
+        mixture.returns_arrays = bool(tree["arrays"])
+        return mixture
     if kind == "Affine":
         parts = {name: value(tree["parts"][name]) for name in AFFINE_PARTS}
         return Affine(_read(tree["inner"], arrays), **parts)

@@ -170,7 +170,7 @@ def test_more_rows_than_one_pass_reads(model):
     assert density.n_memories == 3 * 700 + 2 * 4
     found = small.condition(x[:700][::-1]).log_prob(x[:9])
     torch.testing.assert_close(found, density.log_prob(x[:9]))
-    assert small.condition(x).n_memories == 4 * (3 * 200 + 2)  # four parts at most
+    assert small.condition(x).n_memories == 8 * (3 * 200 + 2)  # eight parts at most
     held = x[1000:2000]
     one = model.condition(x[:200]).log_prob(held).mean()
     assert small.condition(x[:800]).log_prob(held).mean() > one

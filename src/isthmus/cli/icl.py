@@ -64,7 +64,7 @@ def _train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[Any, ICLEBM | ICLTables | None]:
+def _settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Return the preset, changed by the other options, and the model to start from."""
     from isthmus.incontext import TableTraining
     from isthmus.incontext.priors import prior

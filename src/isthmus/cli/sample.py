@@ -108,7 +108,7 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
         privacy=arguments.privacy,
         outside=arguments.outside,
         check=arguments.check,
-        given=_given(arguments.given, frame),
+        given=parse_given(arguments.given, frame),
         seed=arguments.seed,
     )
     options.print_notes((*notes, *str(found).splitlines()), arguments.quiet)
@@ -117,7 +117,7 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _given(words: list[str], frame: pd.DataFrame) -> dict[str, Any]:
+def parse_given(words: list[str], frame: pd.DataFrame) -> dict[str, Any]:
     """Return what --given says: COLUMN=VALUE, or COLUMN=LOW..HIGH for a column of numbers."""
     given: dict[str, Any] = {}
     for word in words:

@@ -12,6 +12,7 @@ from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.round import GaussianMemory
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.memories.student_mixture import StudentMixture
+from isthmus.memories.table_mixture import TableMixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "SparseHopfield",
     "StudentKDE",
     "StudentMixture",
+    "TableMixture",
     "TabulatedDensity",
     "UniformKDE",
     "VonMisesFisherMixture",

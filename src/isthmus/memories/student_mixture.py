@@ -144,13 +144,17 @@ class StudentMixture(WeightedMemory):
         A component with one degree of freedom or less has no mean where nothing is known; its
         location is used instead.
         """
+        return self._mean_given(x, seen, self._responsibilities(x, seen))
+
+    def _mean_given(self, x: Tensor, seen: Tensor, responsibilities: Tensor) -> Tensor:
+        """Put unknown coordinates at their mean given the known ones and responsibilities."""
         filled, centre = x.clone(), _mean(self.memories)
         means = self.memories - centre
         for rows, mask in patterns(seen):
             known, free = (each.nonzero()[:, 0].tolist() for each in (mask, ~mask))
             if not free:
                 continue
-            shares = self._responsibilities(x[rows], seen[rows])  # (q, N)
+            shares = responsibilities[rows]  # (q, N)
             slopes, _ = self._regression(known, free)  # (N, f, d)
             base = means[:, free] - (slopes @ means[:, known, None])[..., 0]
             along = torch.einsum("qn,nfd->qfd", shares, slopes)
@@ -305,10 +309,13 @@ class StudentMixture(WeightedMemory):
         logs = constants[:, None] - tail
         return Terms(logs, torch.logsumexp(logs, 0), squares)
 
-    def _pull(self, x: Tensor, frame: Frame, constants: Tensor) -> tuple[Tensor, Tensor]:
+    def _pull(
+        self, x: Tensor, frame: Frame, constants: Tensor, shares: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return sums of a_n P_n and of a_n P_n m_n at x (q, D), P being precisions.
 
-        The first are (q, D, D), or (q, D) where every P is diagonal.
+        The first are (q, D, D), or (q, D) where every P is diagonal. `shares` (N, q) are the
+        responsibilities, if more than x decides them.
         """
         found = self._terms(x, frame, constants)
         if not is_transforming() and bool((found.sum == -torch.inf).any()):
@@ -316,7 +323,8 @@ class StudentMixture(WeightedMemory):
                 "x has points whose squared distances to all components overflow. Rescale the data."
             )
         dof = self.dof.expand(self.n_memories)[:, None]
-        weights = _shares(found) * (1 + self.dim / dof) / (1 + found.squares / dof)
+        shares = _shares(found) if shares is None else shares
+        weights = shares * (1 + self.dim / dof) / (1 + found.squares / dof)
         if frame.inverse.ndim == 2:
             precisions = frame.inverse.square()
             return weights.T @ precisions, weights.T @ (precisions * frame.means)

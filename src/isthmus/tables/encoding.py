@@ -98,7 +98,7 @@ class Coding:
         object.__setattr__(self, "categories", numbered)
 
     @classmethod
-    def of(cls, frame: Any) -> Coding:
+    def of(cls, frame: Any, most: int = MOST_CATEGORIES) -> Coding:
         """Find the kind of each column, and its most frequent categories."""
         import pandas as pd
 
@@ -117,7 +117,7 @@ class Coding:
                     words = f"Column {frame.columns[place]!r} holds lists or other objects."
                     raise DtypeError(f"{words} Leave it out.")
                 counts = column.astype(object).value_counts(sort=False)
-                order = np.argsort(-counts.to_numpy(), kind="stable")[:MOST_CATEGORIES]
+                order = np.argsort(-counts.to_numpy(), kind="stable")[:most]
                 categories[place] = [counts.index[number] for number in order]
         return cls(tuple(kinds), categories)
 

@@ -49,11 +49,11 @@ class Categories:
 def read_categories(
     found: Features, codes: Tensor, counts: Tensor, target: int | None
 ) -> Categories:
-    """Return the features of codes (B, n, C), -1 if missing, of columns with `counts` (B, C) values.
+    """Return the features of codes (B, n, C), -1 if missing; columns have `counts` (B, C) values.
 
     `target` is a column to be predicted: a number, or, from D on, a category.
     """
-    x, (batch, size, columns) = found.x, codes.shape
+    x, (_, size, columns) = found.x, codes.shape
     dtype, numbers = x.dtype, x.shape[2]
     most = int(counts.max()) if counts.numel() else 1
     index = torch.arange(most, device=codes.device)
@@ -72,14 +72,17 @@ def read_categories(
     strongest = apart.amax(-1) if apart.shape[-1] else apart.sum(-1)
     others = max(1, columns + numbers - 1)
     told = torch.stack([strongest, apart.sum(-1) / others, relevance, is_target], -1)
-    own = torch.stack(
-        [
-            (flags * surprise[:, None]).sum(-1) - 1,
-            (flags * (frequency * held[..., None] + 1e-9).log()[:, None]).sum(-1) / 4,
-            gain,
-        ],
-        -1,
-    ) * known[..., None]
+    own = (
+        torch.stack(
+            [
+                (flags * surprise[:, None]).sum(-1) - 1,
+                (flags * (frequency * held[..., None] + 1e-9).log()[:, None]).sum(-1) / 4,
+                gain,
+            ],
+            -1,
+        )
+        * known[..., None]
+    )
     entropy = (frequency * surprise).sum(-1)
     share = 1 / known.sum(1, keepdim=True).clamp(min=1)
     whole = [counts.to(dtype).log() / 2 - 0.5, entropy - 1]

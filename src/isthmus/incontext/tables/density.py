@@ -2,94 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from isthmus.energy import as_arrays
-from isthmus.errors import ShapeError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables, as_numbers
-from isthmus.incontext.tables.outliers import NeighbourKernels
+from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores, oddest
+from isthmus.incontext.tables.questions import ConditionedTable, read_frame
 from isthmus.memories.base import generator_for
 from isthmus.memories.student_mixture import StudentMixture
+from isthmus.memories.table_mixture import TableMixture
 from isthmus.plotting import Plottable
-from isthmus.printing import Summarised
 from isthmus.rows import checked_table
 from isthmus.tables.encoding import is_mixed
 from isthmus.validation import as_count, as_number, as_seed, require_kind
-
-# Columns named for each outlier, and outliers that are printed.
-MOST_NAMED, MOST_SHOWN = 3, 10
-
-
-@dataclass(frozen=True)
-class RowScores(Summarised):
-    """Scores of rows under the density of a table.
-
-    Attributes
-    ----------
-    log_density : ndarray (n,)
-        In nats, in the units of the columns; of the known cells, where some are missing. NaN for
-        a row without a known cell, of which nothing can be said.
-    percentile : ndarray (n,)
-        Percentage of usual rows that are less likely: of the other rows of the table, or of the
-        density's own draws. NaN if nothing can be said.
-    outlier : ndarray (n,) of bool
-        True where the percentile is below `level` percent.
-    level : float
-    odd_columns : dict of int to tuple
-        Of each outlier, up to three columns that are least likely given the others, first the
-        oddest: those at least half as surprising, in nats, as the first.
-    ids : sequence or None
-        Names of the rows in the printed lines; None for their numbers, from 0.
-    """
-
-    log_density: Array
-    percentile: Array
-    outlier: NDArray[np.bool_]
-    level: float
-    odd_columns: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    ids: Any = None
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The main numbers, for a JSON file."""
-        names = range(len(self.outlier)) if self.ids is None else self.ids
-        odd = [(names[row], columns) for row, columns in self.odd_columns.items()]
-        return {
-            "rows": len(self.log_density),
-            "mean_log_density": float(np.nanmean(self.log_density)),
-            "outliers": int(self.outlier.sum()),
-            "level": self.level,
-            "odd_columns": {str(row): list(map(str, columns)) for row, columns in odd},
-        }
-
-    def __str__(self) -> str:
-        count, rows = int(self.outlier.sum()), len(self.log_density)
-        return (
-            f"{rows} rows, mean log-density {np.nanmean(self.log_density):.4g} nats\n"
-            f"{count} outlier{'s' * (count != 1)}: less likely than {100 - self.level:g} % of "
-            "usual rows" + "".join(f"\n  {line}" for line in self._flagged())
-        )
-
-    def _flagged(self) -> list[str]:
-        """Return a line for each of the first outliers, oddest first: its id and its columns."""
-        order = sorted(self.odd_columns, key=lambda row: self.percentile[row])
-        names = range(len(self.outlier)) if self.ids is None else self.ids
-        lines = [
-            f"row {names[row]}: {', '.join(map(str, self.odd_columns[row]))}"
-            for row in order[:MOST_SHOWN]
-        ]
-        return lines + [f"and {len(order) - MOST_SHOWN} more"] * (len(order) > MOST_SHOWN)
 
 
 def score_rows(
@@ -106,7 +42,7 @@ def score_rows(
     The rows of the table itself are scored by kernels as wide as the distance of their
     sqrt(n)-th neighbour in standard units, each without its own kernel. So a small group of
     outliers does not hide its rows from each other. New rows are scored by the in-context density
-    of a table of 5 or more rows and up to 16 columns of numbers, and by those kernels else.
+    of a table of 5 or more rows and up to 64 columns, and by those kernels else.
 
     Parameters
     ----------
@@ -133,51 +69,38 @@ def score_rows(
     """
     level = as_number(level, "level", above=0, below=100)
     draws, seed = as_count(draws, "draws"), as_seed(seed)
-    density = None
     # The model is loaded where it is used, or to check another name.
     is_default = isinstance(model, str) and model == "tables"
     reader = None if rows is None and is_default else reader_of(model)
-    if rows is not None and reader and not is_mixed(X) and _fits(reader, as_numbers(X)):
-        table = as_numbers(X)
-        density, points = reader.condition(table), _rows_like(table, rows)
-        log_density, percentile = _scored(density, points, draws, seed)
-    else:
-        kernels = NeighbourKernels(X)
-        own = None if rows is not None else np.arange(len(kernels.rows))
-        cells = (kernels.rows, kernels.codes) if rows is None else kernels.read(rows)
-        log_density, percentile = kernels.scored(*cells, own)
+    if rows is not None and reader and _fits(reader, X):
+        table = X
+        if not is_mixed(X):
+            table = _as_frame(as_numbers(X), getattr(X, "columns", None))
+            rows = _rows_like(table.to_numpy(), rows)
+        return read_frame(reader, table).outliers(rows, level, draws=draws, seed=seed)
+    kernels = NeighbourKernels(X)
+    own = None if rows is not None else np.arange(len(kernels.rows))
+    cells = (kernels.rows, kernels.codes) if rows is None else kernels.read(rows)
+    log_density, percentile = kernels.scored(*cells, own)
     outlier = percentile < level
     odd = np.flatnonzero(outlier)
-    if density is None:
-        few = None if own is None else own[odd]
-        gains, names = kernels.blame(cells[0][odd], cells[1][odd], few), kernels.columns
-    else:
-        gains = _surprises(density, points[odd], table.std(0))
-        names = list(getattr(X, "columns", range(table.shape[1])))
-    columns = {int(row): _oddest(gain, names) for row, gain in zip(odd, gains, strict=True)}
+    gains = kernels.blame(cells[0][odd], cells[1][odd], None if own is None else own[odd])
+    names = kernels.columns
+    columns = {int(row): oddest(gain, names) for row, gain in zip(odd, gains, strict=True)}
     return RowScores(log_density, percentile, outlier, level, columns)
 
 
-def _fits(reader: ICLTables, table: Array) -> bool:
+def _as_frame(table: Array, names: Any) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(table, columns=names)
+
+
+def _fits(reader: ICLTables, X: Any) -> bool:
     """Return True for a table that the in-context density reads."""
-    few = table.ndim != 2 or table.shape[1] <= reader.config.max_columns
-    return few and len(table) >= FEWEST_ROWS
-
-
-def _surprises(density: StudentMixture, rows: Array, units: Array) -> Array:
-    """Return -log p of each cell given the others of its row, in standard units. (q, D)"""
-    points = torch.from_numpy(rows)
-    whole, gains = _log_prob(density, points), torch.zeros_like(points)
-    for place in range(rows.shape[1]):
-        part = points.clone()
-        part[:, place] = torch.nan
-        gains[:, place] = _log_prob(density, part) - whole
-    return np.nan_to_num(gains.numpy() - np.log(np.where(units > 0, units, 1.0)))
-
-
-def _oddest(gains: Array, names: list[Any]) -> tuple[Any, ...]:
-    order = np.argsort(-gains, kind="stable")[:MOST_NAMED]
-    return tuple(names[place] for place in order if gains[place] >= 0.5 * gains[order[0]])
+    shape = X.shape if is_mixed(X) else as_numbers(X).shape
+    few = len(shape) != 2 or shape[1] <= reader.config.max_columns
+    return few and shape[0] >= FEWEST_ROWS
 
 
 def _rows_like(table: Array, rows: Any) -> Array:
@@ -200,19 +123,6 @@ def _log_prob(density: StudentMixture, rows: Tensor) -> Tensor:
     return density.log_prob(rows, None if bool(known.all()) else known)
 
 
-def _scored(density: StudentMixture, rows: Array, draws: int, seed: int) -> tuple[Array, Array]:
-    points, own = torch.from_numpy(rows), torch.as_tensor(density.sample(draws, seed=seed))
-    known, found = ~points.isnan(), _log_prob(density, points)
-    percentile = torch.empty_like(found)
-    for pattern in torch.unique(known, dim=0):
-        mine = (known == pattern).all(1)
-        usual: Tensor = density.log_prob(own, pattern).sort().values
-        percentile[mine] = 100 * torch.searchsorted(usual, found[mine]).double() / draws
-    empty = ~known.any(1)
-    found[empty] = percentile[empty] = torch.nan
-    return found.numpy(), percentile.numpy()
-
-
 @torch.no_grad()
 def fill_rows(
     X: Any,
@@ -221,8 +131,11 @@ def fill_rows(
     draws: int | None = None,
     model: str | Path | ICLTables = "tables",
     seed: int = 0,
-) -> Array:
+) -> Any:
     """Fill the missing cells of rows, given the other cells and a table.
+
+    Of a data frame with categories, the result is a data frame, and `draws` are refused:
+    :meth:`ConditionedTable.sample` draws.
 
     Parameters
     ----------
@@ -251,8 +164,13 @@ def fill_rows(
     >>> fill_rows(petals, [[1.5, np.nan]], draws=3).shape
     (3, 1, 2)
     """
-    table, reader = as_numbers(X), reader_of(model)
-    density = reader.condition(table)
+    reader = reader_of(model)
+    if is_mixed(X):
+        if draws is not None:
+            raise InvalidInputError("draws= is for tables of numbers; leave it out.")
+        return read_frame(reader, X).fill(X if rows is None else rows)
+    table = as_numbers(X)
+    density = cast(StudentMixture, reader.condition(table))
     points = torch.from_numpy(table if rows is None else _rows_like(table, rows))
     generator = generator_for(as_seed(seed), torch.device("cpu"))
     if draws is None:
@@ -265,12 +183,26 @@ def fill_rows(
     return filled.numpy()
 
 
+def _asking(name: str) -> Any:
+    """Return the method of :class:`ConditionedTable` of this name as one of an estimator."""
+    question = getattr(ConditionedTable, name)
+
+    @wraps(question)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check_is_fitted(self)
+        return getattr(self.table_, name)(*args, **kwargs)
+
+    return method
+
+
 class TableDensity(Plottable, DensityMixin, BaseEstimator):
     """Density of small tables by a pretrained transformer, with scikit-learn's interface.
 
     :meth:`fit` conditions the model on the table; there are no parameters to tune. The methods are
-    those of :class:`sklearn.neighbors.KernelDensity`. NaN marks missing cells, in ``fit`` and in
-    ``score_samples``, which then returns the log-density of the other cells.
+    those of :class:`sklearn.neighbors.KernelDensity`, and the questions of a
+    :class:`ConditionedTable`. NaN marks missing cells, in ``fit`` and in
+    ``score_samples``, which then returns the log-density of the other cells. Data frames may hold
+    categories, truth values and times.
 
     Parameters
     ----------
@@ -279,8 +211,10 @@ class TableDensity(Plottable, DensityMixin, BaseEstimator):
 
     Attributes
     ----------
-    energy_ : StudentMixture
+    energy_ : StudentMixture or TableMixture
         The density, with ``marginal``, ``conditional`` and ``conditional_mean``.
+    table_ : ConditionedTable
+        What answers questions.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If the table is a data frame.
@@ -302,36 +236,80 @@ class TableDensity(Plottable, DensityMixin, BaseEstimator):
     (3, 4)
     """
 
-    energy_: StudentMixture
+    energy_: StudentMixture | TableMixture
+    table_: ConditionedTable
+
+    log_prob, outliers, conditional = map(_asking, ("log_prob", "outliers", "conditional"))
+    quantile, interval, cdf, fill = map(_asking, ("quantile", "interval", "cdf", "fill"))
 
     def __init__(self, model: str | Path = "tables") -> None:
         self.model = model
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Condition the model on a table (n, D) of at least 5 rows; y is ignored."""
+        reader = pretrained(self.model)
+        if is_mixed(X):
+            self.table_ = read_frame(reader, X)
+            self.n_features_in_ = len(self.table_.columns)
+            self.feature_names_in_ = np.array(self.table_.columns, dtype=object)
+            self.energy_ = self.table_.energy
+            return self
         table = self._rows(X, ensure_min_samples=FEWEST_ROWS)
-        self.energy_ = pretrained(self.model).condition(table)
+        names = getattr(self, "feature_names_in_", None)
+        self.table_ = read_frame(reader, _as_frame(table, names))
+        numbers = self.table_.energy.numbers
+        assert numbers is not None
+        self.energy_ = numbers
+        self.energy_.returns_arrays = True
         return self
 
     def _rows(self, X: Any, **options: Any) -> Any:
         gaps: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
         return checked_table(self, X, **gaps, **options)
 
+    @property
+    def _has_categories(self) -> bool:
+        return isinstance(self.energy_, TableMixture)
+
+    def predict(self, column: Any, rows: Any = None) -> Any:
+        """Return a :meth:`ConditionedTable.predict` of a column.
+
+        With a table alone, return the component with the largest share of each row, as mixtures of
+        scikit-learn do.
+        """
+        check_is_fitted(self)
+        if rows is not None or isinstance(column, str) or not np.ndim(column):
+            return self.table_.predict(column, rows)
+        if self._has_categories:
+            points, seen = self.table_._read(column)
+            return self.energy_._responsibilities(points, seen).argmax(1).numpy()
+        points = torch.from_numpy(np.array(self._rows(column, reset=False)))
+        return (
+            self.energy_._responsibilities(points.nan_to_num(), ~points.isnan()).argmax(1).numpy()
+        )
+
     def score_samples(self, X: Any) -> Array:
         """Return the log-density of each row. (n, D) -> (n,)."""
         check_is_fitted(self)
+        if self._has_categories:
+            return self.table_.log_prob(X)
         points = torch.from_numpy(np.array(self._rows(X, reset=False)))
-        return _log_prob(self.energy_, points).numpy()
+        return _log_prob(cast(StudentMixture, self.energy_), points).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the total log-density of the rows; y is ignored."""
         return float(self.score_samples(X).sum())
 
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> Array:
-        """Draw rows from the density. -> (n_samples, D)."""
+    def sample(self, n_samples: int = 1, random_state: Any = None, given: Any = None) -> Any:
+        """Draw rows from the density: (n_samples, D), or a data frame with categories or `given`.
+
+        `given` is a dictionary of values that rows must have.
+        """
         check_is_fitted(self)
         count = as_count(n_samples, "n_samples")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
+        if given or self._has_categories:
+            return self.table_.sample(count, given, seed)
         drawn: Array = as_arrays(self.energy_.sample(count, seed=seed))
         return drawn
 

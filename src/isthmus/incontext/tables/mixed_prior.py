@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -57,11 +56,6 @@ class MixedBatch:
     row_codes: Codes
     counts: Codes
 
-    @property
-    def arrays(self) -> tuple[Any, ...]:
-        """The five arrays, contexts before fresh rows."""
-        return self.context, self.rows, self.codes, self.row_codes, self.counts
-
 
 def draw_mixed(
     rng: Generator,
@@ -85,7 +79,9 @@ def draw_mixed(
         if found is None or not (labels >= 0).any(0).all():
             continue
         done.append((*found, *_recoded(labels, codes[size:])))
-    context, fresh, labels, row_labels, counts = (np.stack(each) for each in zip(*done, strict=True))
+    context, fresh, labels, row_labels, counts = (
+        np.stack(each) for each in zip(*done, strict=True)
+    )
     most = int(counts.max()) if categories else 1
     row_labels = np.where(row_labels < 0, most, row_labels)
     return MixedBatch(
@@ -193,7 +189,9 @@ def response(rng: Generator, x: Array, codes: Codes, outputs: int) -> Array:
     total = np.zeros((len(x), outputs))
     kind = rng.random()
     if kind < 0.55:
-        weights = rng.normal(size=(few, outputs)) * np.exp(rng.uniform(0, 1.2) * rng.normal(size=(few, 1)))
+        weights = rng.normal(size=(few, outputs)) * np.exp(
+            rng.uniform(0, 1.2) * rng.normal(size=(few, 1))
+        )
         total += standard(inputs @ weights)
     if kind > 0.4:
         for _ in range(int(rng.integers(1, 6))):

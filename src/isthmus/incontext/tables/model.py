@@ -1,4 +1,4 @@
-"""ICLTables: condition on a small table of numbers, and get its density as a memory."""
+"""ICLTables: condition on a table, and get its density as a memory that answers questions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.incontext.storage import StoredModel
 from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork, write_memory
 from isthmus.memories.student_mixture import StudentMixture
+from isthmus.memories.table_mixture import TableMixture
 
 Array = NDArray[np.float64]
+Codes = NDArray[np.int64]
 
 FEWEST_ROWS = 5
 # Larger tables are read in parts of `max_rows`, at most this many.
-MOST_PARTS = 4
+MOST_PARTS = 8
+# The most numbers that the components of all parts have.
+MOST_ENTRIES = 2**25
 # The width of a constant column, relative to its value.
 CONSTANT_WIDTH = 1e-3
 # A column hardly repeats if this share of its rows have a value of their own.
@@ -32,10 +36,11 @@ SMALLEST_SPAN, LARGEST_SPAN = 1e-302, 1e305
 class ICLTables(StoredModel):
     r"""An in-context density of small tables: a transformer that writes a memory.
 
-    :meth:`condition` reads a table and returns a :class:`~isthmus.StudentMixture` in the units of
-    its columns: a few components for each row and two for the whole table, with exact
-    ``log_prob``, ``sample``, ``marginal`` and ``conditional``. Nothing is fitted. The density
-    moves with the table under permutations of rows and columns, shifts, scales and sign flips.
+    :meth:`condition` reads a table of numbers and returns a :class:`~isthmus.StudentMixture` in
+    the units of its columns, or a data frame and returns a :class:`ConditionedTable` that
+    answers questions about it: a few components for each row, for each value of some categories,
+    and for the whole table. Nothing is fitted. The density moves with the table under permutations
+    of rows and columns, shifts, scales, sign flips and other names of categories.
 
     Parameters
     ----------
@@ -66,22 +71,25 @@ class ICLTables(StoredModel):
         super().__init__(config)
         self.network = TableNetwork(config)
 
-    @torch.no_grad()
-    def condition(self, X: Any) -> StudentMixture:
+    def condition(self, X: Any, target: Any = None) -> Any:
         """Return the density of the rows of a table.
 
         Parameters
         ----------
         X : array, Tensor or data frame (n, D)
-            At least 5 rows of 1 to ``config.max_columns`` numeric columns; NaN marks a missing
+            At least 5 rows of 1 to ``config.max_columns`` columns. Arrays and tensors hold numbers;
+            frames may also hold truth values, categories and times. NaN marks a missing
             cell, and rows with no other cells are left out.
 
-            Of more than ``config.max_rows`` rows, up to four parts of that size are read, taken
+            Of more than ``config.max_rows`` rows, up to eight parts of that size are read, taken
             evenly along the distance from the mean, and their densities averaged.
+        target : hashable or int, optional
+            A column that will be asked for: the density is written so that its conditionals given
+            the others are as good as can be, at the expense of the rest.
 
         Returns
         -------
-        StudentMixture
+        StudentMixture, or ConditionedTable for a data frame
             In float64. Kernels along a column are at least 0.0015 of its standard deviations wide.
             Where a column repeats values, such as counts, its resolution is the smallest gap
             beside a repeated value, and kernels are so wide that none exceeds the density
@@ -89,34 +97,77 @@ class ICLTables(StoredModel):
             repeat as a whole, in a table with a column that hardly repeats otherwise, are copies
             and read once.
         """
-        table = _without_copies(self._as_table(X))
-        columns = [_Column.of(values, name) for name, values in enumerate(table.T)]
-        varying = [index for index, column in enumerate(columns) if not column.constant]
-        if not varying:
-            raise InvalidInputError(
-                "All rows of X are equal, so they say nothing about the spread of its columns."
-            )
-        standard = np.stack([columns[index].standard(table[:, index]) for index in varying], 1)
-        parts = [self._read(torch.from_numpy(part)) for part in self._parts(standard)]
-        density = _assembled(parts, columns, varying)
+        if hasattr(X, "columns") and hasattr(X, "dtypes"):
+            from isthmus.incontext.tables.questions import read_frame
+
+            return read_frame(self, X, target)
+        table = self._as_table(X)
+        if target is not None:
+            target = validation.as_count(target, "target", at_least=0, at_most=table.shape[1] - 1)
+        none = np.zeros((len(table), 0), np.int64)
+        density = self.density_of(table, none, none[0], target).numbers
+        assert density is not None
         density.returns_arrays = not isinstance(X, Tensor)
         return density
 
-    def _read(self, context: Tensor) -> Components:
-        """Return what the network writes of a table in standard units."""
-        return write_memory(self.network, context[None].to(next(self.network.parameters()).dtype))
+    @torch.no_grad()
+    def density_of(
+        self, table: Array, codes: Codes, counts: Codes, target: int | None
+    ) -> TableMixture:
+        """Return the density of numbers (n, D) and categories (n, C), -1 if missing.
 
-    def _parts(self, table: Array) -> list[Array]:
-        """Return parts of at most `max_rows` rows that do not depend on the order of rows."""
+        Categories have `counts` (C,) values, and one more that stands for others. The `target` is
+        a number, or a category from D on.
+        """
+        if not codes.shape[1]:
+            table = _without_copies(table)
+            codes = codes[: len(table)]
+        columns = [_Column.of(values, name) for name, values in enumerate(table.T)]
+        varying = [index for index, column in enumerate(columns) if not column.constant]
+        if not varying and not codes.shape[1]:
+            raise InvalidInputError(
+                "All rows of X are equal, so they say nothing about the spread of its columns."
+            )
+        standard = np.zeros((len(table), 1))
+        if varying:
+            standard = np.stack([columns[index].standard(table[:, index]) for index in varying], 1)
+        place: int | None = None
+        if target is not None and target >= len(columns):
+            place = standard.shape[1] + target - len(columns)
+        elif target in varying:
+            place = varying.index(target)
+        written = [
+            self._read(standard[rows], codes[rows], counts, place)
+            for rows in self._parts(standard, codes, len(columns) ** 2 + int(counts.sum()))
+        ]
+        logs = torch.cat([part.log_weights[0] for part in written]).double()
+        logs = logs - math.log(len(written))
+        numbers = _assembled(written, columns, varying, logs) if columns else None
+        shares = [_shares(written, column, int(count)) for column, count in enumerate(counts)]
+        return TableMixture.of(numbers, shares, logs)
+
+    def _read(self, context: Array, codes: Codes, counts: Codes, target: int | None) -> Components:
+        """Return what the network writes of a table in standard units."""
+        numbers = torch.from_numpy(context)[None].to(next(self.network.parameters()).dtype)
+        labels, values = (torch.from_numpy(each)[None] for each in (codes, counts))
+        return write_memory(self.network, numbers, labels, values, target)
+
+    def _parts(self, table: Array, codes: Codes, entries: int) -> list[NDArray[np.int64]]:
+        """Return rows of parts of at most `max_rows`, which do not depend on the order of rows."""
         size = self.config.max_rows
         if len(table) <= size:
-            return [table]
-        count = min(MOST_PARTS, math.ceil(len(table) / size))
-        order = np.argsort(np.nanmean(np.square(table), 1), kind="stable")
+            return [np.arange(len(table))]
+        room = MOST_ENTRIES // (self.config.kernels * size * max(1, entries))
+        count = min(MOST_PARTS, math.ceil(len(table) / size), max(1, room))
+        distance = np.nansum(np.square(table), 1)
+        for column in codes.T:
+            values, place, times = np.unique(column, return_inverse=True, return_counts=True)
+            distance = distance - np.where(values < 0, 0.0, np.log(times / len(table)))[place]
+        order = np.argsort(distance, kind="stable")
         kept = order[
             np.linspace(0, len(table) - 1, min(len(table), count * size)).round().astype(int)
         ]
-        return [table[kept[part::count]] for part in range(count)]
+        return [kept[part::count] for part in range(count)]
 
     def _as_table(self, X: Any) -> Array:
         table = as_numbers(X)
@@ -180,25 +231,25 @@ class _Column:
 
 
 def _assembled(
-    parts: list[Components], columns: list[_Column], varying: list[int]
+    parts: list[Components], columns: list[_Column], varying: list[int], logs: Tensor
 ) -> StudentMixture:
     """Return the average of the parts in the units of all columns, the constant ones included."""
     location = torch.tensor([column.location for column in columns], dtype=torch.float64)
     scale = torch.tensor([column.scale for column in columns], dtype=torch.float64)
-    means, trils, dof, log_weights = (
-        torch.cat([part[i][0] for part in parts]).double() for i in range(4)
-    )
-    all_means = means.new_zeros(len(means), len(columns))
-    all_means[:, varying] = means
-    all_trils = torch.eye(len(columns), dtype=means.dtype).repeat(len(means), 1, 1)
-    index = torch.tensor(varying)
-    all_trils[:, index[:, None], index] = trils
-    return StudentMixture(
-        all_means * scale + location,
-        all_trils * scale[:, None],
-        dof,
-        log_weights - math.log(len(parts)),
-    )
+    all_means = torch.zeros(len(logs), len(columns), dtype=torch.float64)
+    all_trils = torch.eye(len(columns), dtype=torch.float64).repeat(len(logs), 1, 1)
+    means, trils, dof = (torch.cat([part[i][0] for part in parts]).double() for i in range(3))
+    if varying:
+        all_means[:, varying] = means
+        index = torch.tensor(varying)
+        all_trils[:, index[:, None], index] = trils
+    return StudentMixture(all_means * scale + location, all_trils * scale[:, None], dof, logs)
+
+
+def _shares(parts: list[Components], column: int, count: int) -> Tensor:
+    """Return probabilities of the values of a category, and last of others. (N, V + 1)"""
+    logs = torch.cat([part.log_shares[0, :, column] for part in parts]).double()
+    return torch.cat([logs[:, :count], logs[:, -1:]], 1).softmax(1)
 
 
 def as_numbers(X: Any) -> Array:
@@ -207,6 +258,6 @@ def as_numbers(X: Any) -> Array:
         return validation.as_numbers(X, "X")
     except DtypeError:
         raise DtypeError(
-            "X holds text, dates or other values that are not numbers. Leave such columns out: the "
-            "model knows numeric columns only, and one column for each category is no substitute."
+            "X holds text, dates or other values that are not numbers. Pass a data frame, whose "
+            "columns may hold categories, or leave such columns out."
         ) from None

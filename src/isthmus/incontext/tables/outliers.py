@@ -1,8 +1,9 @@
-"""Kernels as wide as neighbourhoods: densities of the rows of a table, each without itself."""
+"""Scores of rows, and kernels as wide as neighbourhoods that score the rows of a table itself."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
 from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.printing import Summarised
 from isthmus.tables.encoding import Coding, as_frame, is_mixed
 from isthmus.validation import as_numbers
 
@@ -24,6 +26,79 @@ TAIL = 0.1
 MOST_COMPARED = 500
 # Kernels are at least this wide, in standard deviations of the columns.
 NARROWEST = 1e-3
+# Columns named for each outlier, and outliers that are printed.
+MOST_NAMED, MOST_SHOWN = 3, 10
+
+
+@dataclass(frozen=True)
+class RowScores(Summarised):
+    """Scores of rows under the density of a table.
+
+    Attributes
+    ----------
+    log_density : ndarray (n,)
+        In nats, in the units of the columns; of the known cells, where some are missing. NaN for
+        a row without a known cell, of which nothing can be said.
+    percentile : ndarray (n,)
+        Percentage of usual rows that are less likely: of the other rows of the table, or of the
+        density's own draws. NaN if nothing can be said.
+    outlier : ndarray (n,) of bool
+        True where the percentile is below `level` percent.
+    level : float
+    odd_columns : dict of int to tuple
+        Of each outlier, up to three columns that are least likely given the others, first the
+        oddest: those at least half as surprising, in nats, as the first.
+    ids : sequence or None
+        Names of the rows in the printed lines; None for their numbers, from 0.
+    p_value : ndarray (n,) or None
+        Probability that a row of the density is no more likely, which is never 0 of finitely many
+        draws; None of rows that were scored by each other.
+    """
+
+    log_density: Array
+    percentile: Array
+    outlier: NDArray[np.bool_]
+    level: float
+    odd_columns: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    ids: Any = None
+    p_value: Array | None = None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The main numbers, for a JSON file."""
+        names = range(len(self.outlier)) if self.ids is None else self.ids
+        odd = [(names[row], columns) for row, columns in self.odd_columns.items()]
+        return {
+            "rows": len(self.log_density),
+            "mean_log_density": float(np.nanmean(self.log_density)),
+            "outliers": int(self.outlier.sum()),
+            "level": self.level,
+            "odd_columns": {str(row): list(map(str, columns)) for row, columns in odd},
+        }
+
+    def __str__(self) -> str:
+        count, rows = int(self.outlier.sum()), len(self.log_density)
+        return (
+            f"{rows} rows, mean log-density {np.nanmean(self.log_density):.4g} nats\n"
+            f"{count} outlier{'s' * (count != 1)}: less likely than {100 - self.level:g} % of "
+            "usual rows" + "".join(f"\n  {line}" for line in self._flagged())
+        )
+
+    def _flagged(self) -> list[str]:
+        """Return a line for each of the first outliers, oddest first: its id and its columns."""
+        order = sorted(self.odd_columns, key=lambda row: self.percentile[row])
+        names = range(len(self.outlier)) if self.ids is None else self.ids
+        lines = [
+            f"row {names[row]}: {', '.join(map(str, self.odd_columns[row]))}"
+            for row in order[:MOST_SHOWN]
+        ]
+        return lines + [f"and {len(order) - MOST_SHOWN} more"] * (len(order) > MOST_SHOWN)
+
+
+def oddest(gains: Array, names: list[Any]) -> tuple[Any, ...]:
+    """Return the names of the columns with the largest gains, at least half of the first."""
+    order = np.argsort(-gains, kind="stable")[:MOST_NAMED]
+    return tuple(names[place] for place in order if gains[place] >= 0.5 * gains[order[0]])
 
 
 class NeighbourKernels:

@@ -91,14 +91,17 @@ def untied(rng: Generator, x: Array, widths: Array, size: int) -> Array:
 
 
 def standard(x: Array) -> Array:
+    """Return columns with mean 0 and standard deviation 1."""
     return (x - x.mean(0)) / (x.std(0) + 1e-12)
 
 
 def log_uniform(rng: Generator, low: float, high: float, size: Any = None) -> Any:
+    """Draw numbers whose logarithms are uniform."""
     return np.exp(rng.uniform(np.log(low), np.log(high), size))
 
 
 def random_shares(rng: Generator, parts: int) -> Array:
+    """Draw shares of parts, which add up to 1."""
     return rng.dirichlet(np.full(parts, log_uniform(rng, 0.5, 5.0)))
 
 

@@ -17,7 +17,7 @@ from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
 from isthmus.incontext.runs import Row, Weights
 from isthmus.incontext.storage import assembled
-from isthmus.incontext.tables.mixed_prior import draw_mixed
+from isthmus.incontext.tables.mixed_prior import MixedBatch, draw_mixed
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
 from isthmus.incontext.tables.prior import draw_batch
@@ -102,9 +102,7 @@ class TableTraining(CheckedFields):
     def of_numbers(cls) -> TableTraining:
         """Return the settings of the first stage: tables of numbers, from random weights."""
         model = TableConfig(max_columns=16)
-        return cls(
-            model=model, mixed=0, asked=0, updates=14_000, learning_rate=1.5e-3, decay=0.6
-        )
+        return cls(model=model, mixed=0, asked=0, updates=14_000, learning_rate=1.5e-3, decay=0.6)
 
     def learning_rate_at(self, update: int) -> float:
         """Return the learning rate of one update, counted from 0."""
@@ -145,7 +143,7 @@ class TableTraining(CheckedFields):
         drawn = draw_mixed(
             rng, tables, size, self.rows, numbers, categories, missing, responses=responses
         )
-        return Task(*(torch.from_numpy(each) for each in drawn.arrays), asked, number)
+        return Task.of(drawn, asked, number)
 
     def _columns(self, rng: np.random.Generator) -> tuple[int, int]:
         """Return numbers of columns of numbers and of categories."""
@@ -157,6 +155,9 @@ class TableTraining(CheckedFields):
             return total - categories, categories
         weights = np.array(COLUMNS[: self.model.max_columns])
         return 1 + int(rng.choice(len(weights), p=weights / weights.sum())), 0
+
+
+TENSORS = ("context", "rows", "codes", "row_codes", "counts")
 
 
 class Task(NamedTuple):
@@ -171,6 +172,12 @@ class Task(NamedTuple):
     number: bool = True  # the last column is one of numbers
 
     @classmethod
+    def of(cls, batch: MixedBatch, asked: bool, number: bool) -> Task:
+        """Return the task of a batch."""
+        arrays = {name: torch.from_numpy(getattr(batch, name)) for name in TENSORS}
+        return cls(**arrays, asked=asked, number=number)
+
+    @classmethod
     def of_numbers(cls, context: Any, rows: Any) -> Task:
         """Return a task without categories."""
         context, rows = torch.from_numpy(context), torch.from_numpy(rows)
@@ -179,7 +186,8 @@ class Task(NamedTuple):
 
     def to(self, device: torch.device) -> Task:
         """Return the task on a device."""
-        return Task(*(each.to(device) for each in self[:5]), self.asked, self.number)
+        tensors = {name: getattr(self, name).to(device) for name in TENSORS}
+        return self._replace(**tensors)
 
     def log_probs(self, network: Any) -> tuple[Tensor, Tensor]:
         """Return log-densities of fresh rows, and of their last column given the others."""
@@ -226,8 +234,7 @@ class HeldOutTables:
         tasks = [Task.of_numbers(each.context, each.rows) for each in drawn]
         for D, C, n in HELD_OUT_MIXED if self.mixed else ():
             batch = draw_mixed(rng, HELD_OUT_TABLES, n, 128, D, C)
-            arrays = [torch.from_numpy(each) for each in batch.arrays]
-            tasks += [Task(*arrays, asked, asked and n > 64) for asked in (False, True)]
+            tasks += [Task.of(batch, asked, asked and n > 64) for asked in (False, True)]
         return tasks
 
     def scores(self, network: Any) -> dict[str, float]:
@@ -309,8 +316,8 @@ def train_tables(
     init : ICLTables, optional
         A model whose weights to start from, such as one of the first stage.
 
-    The other parameters are those of :func:`isthmus.incontext.train`; processes share the passes of an
-    update (:meth:`TableTraining.on_devices`).
+    The other parameters are those of :func:`isthmus.incontext.train`; processes share the passes
+    of an update (:meth:`TableTraining.on_devices`).
     """
     recipe = TableRecipe(settings, init)
     options = RunOptions(

@@ -1,0 +1,33 @@
+"""`isthmus ask DATA`: predict a column of a table, given values of others."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+from isthmus.cli import options
+from isthmus.cli.sample import parse_given
+from isthmus.errors import InvalidInputError
+from isthmus.tables.categories import with_categories
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    table = options.load_table(arguments, missing=True)
+    frame, notes = with_categories(table)
+    if arguments.predict not in frame:
+        names = ", ".join(map(str, frame))
+        raise InvalidInputError(f"--predict {arguments.predict} is not one of {names}.")
+    given = parse_given(arguments.given, frame)
+    if ranges := [name for name, value in given.items() if isinstance(value, tuple)]:
+        raise InvalidInputError(f"--given {ranges[0]}=LOW..HIGH: name one value.")
+    from isthmus.incontext import pretrained
+
+    density = pretrained("tables").condition(frame, target=arguments.predict)
+    found = density.ask(arguments.predict, given, level=arguments.level)
+    options.print_notes(notes, arguments.quiet)
+    options.print_result(found, found.summary, {}, arguments)
+    return 0
+
+
+parser = partial(options.make_parser, "ask", run)

@@ -1,0 +1,174 @@
+"""Classes and numbers predicted from a table in context, with scikit-learn's interface."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import assert_all_finite, check_is_fitted, column_or_1d
+
+from isthmus.errors import InvalidInputError
+from isthmus.incontext.model import pretrained
+from isthmus.incontext.tables.model import FEWEST_ROWS, Array
+from isthmus.incontext.tables.questions import MOST_VALUES, ConditionedTable, read_frame
+from isthmus.rows import checked_table
+from isthmus.tables.encoding import as_frame, is_mixed
+
+# The name of the column to predict, beside those of X.
+TARGET = "(target)"
+
+
+class _TablePredictor(BaseEstimator):
+    """Condition the model of tables on rows and what to predict, and ask for it."""
+
+    table_: ConditionedTable
+
+    def __init__(self, model: str | Path = "tables") -> None:
+        self.model = model
+
+    def _fit(self, X: Any, y: Any) -> Self:
+        frame = self._frame(X, reset=True)
+        if len(frame) != len(y):
+            raise InvalidInputError(
+                f"Found input variables with inconsistent numbers of samples: {len(frame)} rows "
+                f"of X and {len(y)} of y."
+            )
+        # A column without values says nothing, and cannot be read.
+        self._kept = [name for name in frame if frame[name].notna().any()]
+        frame = frame[self._kept].assign(**{TARGET: y})
+        self.table_ = read_frame(pretrained(self.model), frame, TARGET)
+        return self
+
+    def _frame(self, X: Any, reset: bool) -> Any:
+        """Return rows of X as a data frame whose columns have numbers for names."""
+        import pandas as pd
+
+        mixed = is_mixed(X) and hasattr(X, "columns")
+        if mixed:
+            frame = as_frame(X)
+            names = np.array(frame.columns, dtype=object)
+            if reset:
+                self.n_features_in_, self.feature_names_in_ = len(names), names
+            elif list(getattr(self, "feature_names_in_", names)) != list(names):
+                raise InvalidInputError("X must have the columns of the fit, in their order.")
+            return frame.set_axis(range(frame.shape[1]), axis=1)
+        rows = {"ensure_min_samples": FEWEST_ROWS} if reset else {"reset": False}
+        table = checked_table(self, X, dtype=np.float64, ensure_all_finite="allow-nan", **rows)
+        return pd.DataFrame(table)
+
+    def _asked(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return self._frame(X, reset=False)[self._kept]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+class TableClassifier(ClassifierMixin, _TablePredictor):
+    """Classify rows by their in-context density with the class, without any training.
+
+    :meth:`fit` stores the table and conditions the pretrained model on it; probabilities are
+    exact conditionals of the density that it writes.
+
+    Parameters
+    ----------
+    model : str or Path
+        ``"tables"``, or a folder of another trained :class:`~isthmus.incontext.ICLTables`.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+    table_ : ConditionedTable
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from isthmus.incontext import TableClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> bool(TableClassifier().fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.93)
+    True
+    """
+
+    classes_: NDArray[Any]
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Condition on rows (n, D), a frame or an array with gaps as NaN, and classes (n,)."""
+        target = checked_target(y)
+        check_classification_targets(target)
+        self.classes_, labels = np.unique(target, return_inverse=True)
+        if len(self.classes_) > MOST_VALUES - 1:
+            raise InvalidInputError(
+                f"y has {len(self.classes_)} classes; the model reads up to {MOST_VALUES - 1}."
+            )
+        return self._fit(X, np.array([f"class {label}" for label in labels], dtype=object))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return probabilities of the classes. (n, classes)"""
+        check_is_fitted(self)
+        found = self.table_.predict(TARGET, self._asked(X))
+        names = [f"class {label}" for label in range(len(self.classes_))]
+        shares: Array = found[names].to_numpy()
+        return shares
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class of each row. (n,)"""
+        shares = self.predict_proba(X)
+        return self.classes_[shares.argmax(1)]
+
+
+class TableRegressor(RegressorMixin, _TablePredictor):
+    """Predict a number by the in-context density of rows with it, without any training.
+
+    Parameters
+    ----------
+    model : str or Path
+        ``"tables"``, or a folder of another trained :class:`~isthmus.incontext.ICLTables`.
+
+    Attributes
+    ----------
+    table_ : ConditionedTable
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from isthmus.incontext import TableRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = TableRegressor().fit(X[:200], y[:200])
+    >>> model.predict_quantile(X[200:], [0.05, 0.95]).shape
+    (242, 2)
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Condition on rows (n, D), a frame or an array with gaps as NaN, and numbers (n,)."""
+        return self._fit(X, checked_target(y, np.float64))
+
+    def predict(self, X: Any) -> Array:
+        """Return the conditional mean for each row. (n,)"""
+        check_is_fitted(self)
+        found: Array = self.table_.predict(TARGET, self._asked(X)).to_numpy()
+        return found
+
+    def predict_quantile(self, X: Any, q: Any = 0.5) -> Array:
+        """Return conditional quantiles: (n,), or (n, Q) for several probabilities `q`."""
+        check_is_fitted(self)
+        return self.table_.quantile(TARGET, q, self._asked(X))
+
+
+def checked_target(y: Any, dtype: Any = None) -> NDArray[Any]:
+    """Return what is to be predicted as an array (n,) without gaps."""
+    if y is None:
+        raise InvalidInputError("The estimator requires y to be passed, but the target y is None.")
+    try:
+        target: NDArray[Any] = column_or_1d(y, warn=True, dtype=dtype)
+        assert_all_finite(target, input_name="y")
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(str(error)) from None
+    return target

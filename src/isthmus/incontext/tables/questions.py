@@ -1,0 +1,566 @@
+"""ConditionedTable: the density of a data frame, which answers questions about its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import special
+from torch import Tensor
+
+from isthmus.distribution import probabilities
+from isthmus.errors import DtypeError, InvalidInputError
+from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables
+from isthmus.incontext.tables.outliers import RowScores, oddest
+from isthmus.memories.gaussian import patterns
+from isthmus.memories.table_mixture import LineAt, TableMixture
+from isthmus.printing import Summarised, definitions, listed
+from isthmus.tables.encoding import Coding, as_frame, is_mixed
+from isthmus.tables.styles import count_decimals
+from isthmus.validation import as_count, as_number, as_seed, require_kind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The most values of a category; the rarest of more are read as one.
+MOST_VALUES = 64
+# Rows times components of one pass, and what the components that are left out share of a row.
+BLOCK_ENTRIES, LEAST_SHARE = 2**20, 1e-7
+# Steps of the search for a quantile, which doubles its digits in most, and its error.
+MOST_STEPS, TOLERANCE = 60, 1e-9
+
+
+def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTable:
+    """Return what a model reads of a data frame."""
+    is_mixed(X)  # refuses columns of one name
+    frame = as_frame(X)
+    most = reader.config.max_columns
+    if not 1 <= frame.shape[1] <= most:
+        raise InvalidInputError(
+            f"The table has {frame.shape[1]} columns; the model reads 1 to {most}. Choose the "
+            "columns that matter."
+        )
+    if target is not None and target not in frame.columns:
+        raise InvalidInputError(f"The table has no column {target!r}.")
+    empty = frame.columns[frame.isna().all()].tolist()
+    if empty and len(frame):
+        raise InvalidInputError(f"Columns without values: {listed(empty)}. Leave them out.")
+    frame = frame[frame.notna().any(axis=1)]
+    if len(frame) < FEWEST_ROWS:
+        raise InvalidInputError(
+            f"The table has {len(frame)} rows with values; the model needs at least {FEWEST_ROWS}."
+        )
+    coding = Coding.of(frame, MOST_VALUES - 1)
+    for place in coding.categories:
+        distinct = frame.iloc[:, place].nunique()
+        if distinct > max(MOST_VALUES, len(frame) / 2):
+            raise InvalidInputError(
+                f"Column {frame.columns[place]!r} holds text that hardly repeats ({distinct} "
+                "values). Leave it out."
+            )
+    numbers, codes = coding.codes(frame)
+    _require_finite(numbers, frame, coding)
+    labels = codes.astype(np.int64)
+    known = np.array([len(coding.categories[place]) for place in coding.categories], np.int64)
+    # Values that are too rare to be told apart are one more.
+    counts = np.maximum(known, labels.max(0, initial=-1) + 1) if len(known) else known
+    asked = None if target is None else _place(coding, list(frame.columns).index(target))
+    energy = reader.density_of(numbers, labels, counts, asked)
+    energy.returns_arrays = True
+    decimals = tuple(count_decimals(column[~np.isnan(column)]) for column in numbers.T)
+    return ConditionedTable(energy, coding, tuple(frame.columns), tuple(frame.dtypes), decimals)
+
+
+def _place(coding: Coding, column: int) -> int:
+    """Return where a column of a frame is in the density: numbers come before categories."""
+    is_category = [kind == "category" for kind in coding.kinds]
+    alike = sum(each == is_category[column] for each in is_category[:column])
+    return alike + is_category[column] * (len(is_category) - sum(is_category))
+
+
+def _require_finite(numbers: Array, frame: Any, coding: Coding) -> None:
+    names = [name for name, kind in zip(frame.columns, coding.kinds, strict=True)
+             if kind != "category"]  # fmt: skip
+    if wrong := [names[place] for place in np.flatnonzero(np.isinf(numbers).any(0))]:
+        raise InvalidInputError(f"Infinite values in {listed(wrong)}. Mark missing cells with NaN.")
+
+
+@dataclass(frozen=True)
+class Answer(Summarised):
+    """What is known of a column, given values of others: :meth:`ConditionedTable.ask`.
+
+    Attributes
+    ----------
+    column, given
+        What was asked for.
+    probabilities : dict
+        Of the values of a category, the most probable first; empty for a number.
+    mean, median, interval, level
+        Of a number; None for a category.
+    """
+
+    column: Any
+    given: dict[Any, Any]
+    probabilities: dict[Any, float] = field(default_factory=dict)
+    mean: Any = None
+    median: Any = None
+    interval: tuple[Any, Any] | None = None
+    level: float | None = None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The answer for JSON."""
+        given = {str(name): _plain(value) for name, value in self.given.items()}
+        found: dict[str, Any] = {"column": str(self.column), "given": given}
+        if self.interval is None:
+            shares = {str(value): share for value, share in self.probabilities.items()}
+            return found | {"probabilities": shares}
+        ends = [_plain(end) for end in self.interval]
+        middle = {"mean": _plain(self.mean), "median": _plain(self.median)}
+        return found | middle | {"interval": ends, "level": self.level}
+
+    def __str__(self) -> str:
+        known = ", ".join(f"{name} = {value}" for name, value in self.given.items())
+        title = f"{self.column}{f' given {known}' if known else ''}"
+        if self.interval is None:
+            shares = {str(value): f"{share:.1%}" for value, share in self.probabilities.items()}
+            return "\n".join([title, *definitions(shares)])
+        low, high = map(_shown, self.interval)
+        words = {"mean": _shown(self.mean), "median": _shown(self.median)}
+        words[f"{self.level:.0%} interval"] = f"{low} to {high}"
+        return "\n".join([title, *definitions(words)])
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it."""
+    return float(value) if isinstance(value, int | float | np.number) else str(value)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float | np.floating) else str(value)
+
+
+class ConditionedTable:
+    """The density of a table, which answers questions about it.
+
+    :meth:`isthmus.incontext.ICLTables.condition` of a data frame returns it. All answers are exact
+    conditionals of one density, :attr:`energy`. Rows are data frames, dictionaries, lists of
+    dictionaries, or arrays with all columns; columns that they lack, and missing cells, are
+    unknown. A category that the table does not have is allowed, and unlikely.
+
+    Attributes
+    ----------
+    energy : TableMixture
+        The density of the numbers, in their units (times in seconds), then of the categories, whose
+        last value stands for all that the table does not have.
+    columns : tuple
+        Names of the columns.
+    categories : dict of name to list
+        Values of each category, the most frequent first.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from isthmus.incontext import pretrained
+    >>> rng = np.random.default_rng(0)
+    >>> kind = rng.choice(["cat", "dog"], 80)
+    >>> weight = np.where(kind == "cat", rng.normal(4, 1, 80), rng.normal(20, 5, 80))
+    >>> table = pretrained("tables").condition(pd.DataFrame({"kind": kind, "weight": weight}))
+    >>> bool(table.predict("kind", {"weight": 3.5})["cat"].iloc[0] > 0.9)
+    True
+    >>> low, high = table.interval("weight", 0.9, {"kind": "cat"})
+    >>> bool(0 < low[0] < 4 < high[0] < 9)
+    True
+    """
+
+    def __init__(
+        self,
+        energy: TableMixture,
+        coding: Coding,
+        columns: tuple[Any, ...],
+        dtypes: tuple[Any, ...],
+        decimals: tuple[int | None, ...],
+    ) -> None:
+        self.energy, self.columns = energy, columns
+        self._coding, self._dtypes, self._decimals = coding, dtypes, decimals
+
+    def __repr__(self) -> str:
+        return f"ConditionedTable({listed(list(map(str, self.columns)), 6)})"
+
+    @property
+    def categories(self) -> dict[Any, list[Any]]:
+        """Values of each category."""
+        return {self.columns[place]: each for place, each in self._coding.categories.items()}
+
+    def log_prob(self, rows: Any) -> Array:
+        """Return the log-density of the known cells of each row, 0 if there is none. (m,)"""
+        x, seen = self._read(rows)
+        found: Array = self.energy._log_prob(x, seen).numpy()
+        return found
+
+    def conditional(self, given: Mapping[Any, Any]) -> ConditionedTable:
+        """Return the density of the other columns, given values of some: the same kind of object.
+
+        >>> table.conditional({"kind": "dog"}).columns  # doctest: +SKIP
+        ('weight',)
+        """
+        require_kind(given, "given", Mapping)
+        if unknown := [name for name in given if name not in self.columns]:
+            raise InvalidInputError(
+                f"given names {listed(unknown)}, which the table does not have."
+            )
+        x, seen = self._read(dict(given))
+        if bool(seen.all()):
+            raise InvalidInputError("given leaves no column to ask for.")
+        energy = self.energy
+        if bool(seen.any()):
+            energy = energy.condition(torch.where(seen[0], x[0], torch.nan))
+        keep = [place for place in range(len(self.columns)) if not seen[0, self._at(place)]]
+        return self._part(energy, keep)
+
+    def _part(self, energy: TableMixture, keep: list[int]) -> ConditionedTable:
+        numbers = [self._at(place) for place in keep if self._coding.kinds[place] != "category"]
+        categories = {
+            new: self._coding.categories[old]
+            for new, old in enumerate(keep)
+            if old in self._coding.categories
+        }
+        return ConditionedTable(
+            energy,
+            replace(self._coding, kinds=tuple(self._coding.kinds[place] for place in keep),
+                    categories=categories),
+            tuple(self.columns[place] for place in keep),
+            tuple(self._dtypes[place] for place in keep),
+            tuple(self._decimals[place] for place in numbers),
+        )  # fmt: skip
+
+    def predict(self, column: Any, rows: Any = None) -> pd.DataFrame | pd.Series:
+        """Return the probabilities of a category, or the mean of a number, given other columns.
+
+        Parameters
+        ----------
+        column : hashable
+            Name of the column to predict; its cells in `rows` are not read.
+        rows : data frame, dict, list of dict, or array, optional
+            Default: one row of which nothing is known.
+
+        Returns
+        -------
+        DataFrame (m, values) or Series (m,)
+            Probabilities among the values that the table has, which add up to 1. Of times, the
+            mean as a time.
+        """
+        import pandas as pd
+
+        place, x, seen, index = self._asked(column, rows)
+        if self._coding.kinds[place] == "category":
+            values = self._coding.categories[place]
+            found = self.energy._values_given(x, seen, self._at(place) - self.energy.n_numbers)
+            shares = found[:, : len(values)]
+            shares = shares / shares.sum(1, keepdim=True)
+            return pd.DataFrame(shares.numpy(), columns=pd.Index(values, name=column), index=index)
+        mean = np.empty(len(x))
+        for chosen, line in self._lines(x, seen, self._at(place)):
+            mean[chosen] = (line.log_weights.exp() * line.centres).sum(1).numpy()
+        return pd.Series(self._as_values(place, mean), index=index, name=column)
+
+    def quantile(self, column: Any, q: Any, rows: Any = None) -> NDArray[Any]:
+        """Return quantiles of a number given other columns: (m,), or (m, Q) for several `q`.
+
+        The other parameters are those of :meth:`predict`.
+        """
+        levels = probabilities(q)
+        place, x, seen, _ = self._number(column, rows)
+        found = np.empty((len(x), levels.size))
+        for chosen, line in self._lines(x, seen, self._at(place)):
+            found[chosen] = _quantiles(line, levels.reshape(-1))
+        return self._as_values(place, found.reshape(len(x), *levels.shape))
+
+    def interval(self, column: Any, level: float = 0.9, rows: Any = None) -> tuple[Any, Any]:
+        """Return the ends, (m,) each, of the central interval with the probability `level`."""
+        level = as_number(level, "level", at_least=0, at_most=1)
+        both = self.quantile(column, [0.5 - level / 2, 0.5 + level / 2], rows)
+        return both[:, 0], both[:, 1]
+
+    def cdf(self, column: Any, value: Any, rows: Any = None) -> Array:
+        """Return the probability that a number is at most `value`, one or (m,). -> (m,)"""
+        place, x, seen, _ = self._number(column, rows)
+        if self._coding.kinds[place] == "time":
+            value = np.asarray(value, "datetime64[us]").astype(np.int64) / 1e6
+        points = np.broadcast_to(np.asarray(value, dtype=np.float64), (len(x),))
+        found = np.empty(len(x))
+        for chosen, line in self._lines(x, seen, self._at(place)):
+            below = _student_cdf(line, torch.from_numpy(points[chosen].copy())[:, None])
+            found[chosen] = (line.log_weights.exp().numpy() * below).sum(1)
+        return found
+
+    def fill(self, rows: Any) -> pd.DataFrame:
+        """Return rows with gaps filled: the mean of a number, the most probable category."""
+        frame = self._frame(rows)
+        x, seen = self._coded(frame)
+        filled, result = self.energy._conditional_mean(x, seen), frame.copy()
+        for place, kind in enumerate(self._coding.kinds):
+            at = self._at(place)
+            gaps = ~seen[:, at].numpy()
+            if not gaps.any():
+                continue
+            if kind == "category":
+                labels = self._coding.categories[place]
+                found = self.energy._values_given(x, seen, at - self.energy.n_numbers)
+                best = found[:, : len(labels)].argmax(1).numpy()[gaps]
+                values: Any = np.array(labels, dtype=object)[best]
+            else:
+                values = self._as_values(place, filled[:, at].numpy()[gaps])
+                if self._dtypes[place].kind in "iu":
+                    values = np.round(values)
+            column = frame.iloc[:, place].copy()
+            column = column.astype(object) if column.isna().all() else column
+            column[gaps] = values
+            result.isetitem(place, column.infer_objects())
+        return result
+
+    def sample(self, n: int, given: Mapping[Any, Any] | None = None, seed: int = 0) -> pd.DataFrame:
+        """Draw rows, with the columns and types of the table, which have the `given` values.
+
+        Numbers are rounded to the decimals of the table; categories are those that it has.
+        """
+        import pandas as pd
+
+        n, seed = as_count(n, "n", at_least=0), as_seed(seed)
+        part = self.conditional(given) if given else self
+        drawn = part._known_values()._sample(n, seed).numpy()
+        columns: dict[Any, Any] = {}
+        for place, name in enumerate(part.columns):
+            values: Any = drawn[:, part._at(place)]
+            if part._coding.kinds[place] == "category":
+                labels = pd.Series(part._coding.categories[place], dtype=object)
+                values = labels.iloc[values.astype(int)].to_numpy()
+            else:
+                decimals = part._decimals[part._at(place)]
+                values = values if decimals is None else np.round(values, decimals)
+                values = part._as_values(place, values)
+            columns[name] = pd.Series(values).astype(part._dtypes[place])
+        columns |= {name: pd.Series([value] * n) for name, value in (given or {}).items()}
+        return pd.DataFrame({name: columns[name] for name in self.columns})
+
+    def ask(
+        self, column: Any, given: Mapping[Any, Any] | None = None, *, level: float = 0.9
+    ) -> Answer:
+        """Return what is known of a column given values of others, which prints well.
+
+        Parameters
+        ----------
+        column : hashable
+        given : dict, optional
+        level : float
+            Probability of the interval of a number.
+        """
+        import pandas as pd
+
+        rows = dict(given or {})
+        found = self.predict(column, rows)
+        if isinstance(found, pd.DataFrame):
+            chances = found.iloc[0].sort_values(ascending=False, kind="stable")
+            shares = dict(zip(chances.index, map(float, chances), strict=True))
+            return Answer(column, rows, probabilities=shares)
+        (low,), (high,) = self.interval(column, level, rows)
+        median = self.quantile(column, 0.5, rows)[0]
+        return Answer(column, rows, {}, found.iloc[0], median, (low, high), level)
+
+    def outliers(
+        self, rows: Any, level: float = 1.0, *, draws: int = 4000, seed: int = 0
+    ) -> RowScores:
+        """Return how usual rows are: a p-value for each, and the columns that make outliers odd.
+
+        The p-value is the probability that a row of the density, of the same known columns, is no
+        more likely, estimated by `draws`.
+
+        Parameters
+        ----------
+        rows : data frame, dict, list of dict, or array
+        level : float
+            A row is an outlier if its p-value is below this percentage.
+        draws, seed : int
+        """
+        level = as_number(level, "level", above=0, below=100)
+        x, seen = self._read(rows)
+        own = self.energy._sample(as_count(draws, "draws"), as_seed(seed))
+        log_density = self.energy._log_prob(x, seen)
+        percentile = torch.full_like(log_density, torch.nan)
+        for chosen, pattern in patterns(seen):
+            if bool(pattern.any()):
+                usual = self.energy._log_prob(own, pattern.expand(len(own), -1)).sort().values
+                below = torch.searchsorted(usual, log_density[chosen], right=True)
+                percentile[chosen] = 100 * below.double() / draws
+        log_density[~seen.any(1)] = torch.nan
+        outlier = (percentile < level).numpy()
+        odd = np.flatnonzero(outlier)
+        gains = self._surprises(x[odd], seen[odd])
+        names = {
+            int(row): oddest(gain, list(self.columns)) for row, gain in zip(odd, gains, strict=True)
+        }
+        p_value = (1 + 0.01 * draws * percentile.numpy()) / (1 + draws)
+        numbers = log_density.numpy(), percentile.numpy()
+        return RowScores(*numbers, outlier, level, names, p_value=p_value)
+
+    def _surprises(self, x: Tensor, seen: Tensor) -> Array:
+        """Return -log p of each cell given the others, in standard units. (q, columns)"""
+        whole, gains = self.energy._log_prob(x, seen), np.zeros((len(x), len(self.columns)))
+        for place, kind in enumerate(self._coding.kinds):
+            at, mask = self._at(place), seen.clone()
+            mask[:, at] = False
+            unit = 1.0
+            if kind != "category" and len(x):
+                low, high = self.energy._line(at).ppf(np.array([0.16, 0.84]))
+                unit = 0.5 * (high - low)
+            more = (self.energy._log_prob(x, mask) - whole).numpy()
+            gains[:, place] = np.where(seen[:, at].numpy(), more - np.log(unit), 0.0)
+        return gains
+
+    def _at(self, place: int) -> int:
+        return _place(self._coding, place)
+
+    def _known_values(self) -> TableMixture:
+        """Return the density of rows whose categories the table has."""
+        energy, logs, shares = self.energy, self.energy.log_mixing_weights, []
+        for each, values in zip(energy.shares, self._coding.categories.values(), strict=True):
+            kept = torch.where(torch.arange(each.shape[1]) < len(values), each, 0.0)
+            total = kept.sum(1, keepdim=True)
+            shares.append(kept / total.clamp(min=1e-300))
+            logs = logs + total[:, 0].log()
+        return TableMixture.of(energy.numbers, shares, logs) if shares else energy
+
+    def _asked(self, column: Any, rows: Any) -> tuple[int, Tensor, Tensor, Any]:
+        """Return the place of a column, and the rows that it is asked for."""
+        if column not in self.columns:
+            names = listed(list(map(str, self.columns)))
+            raise InvalidInputError(f"The table has no column {column!r}; it has {names}.")
+        place = self.columns.index(column)
+        frame = self._frame({} if rows is None else rows, column)
+        x, seen = self._coded(frame)
+        seen[:, self._at(place)] = False
+        return place, x, seen, frame.index
+
+    def _number(self, column: Any, rows: Any) -> tuple[int, Tensor, Tensor, Any]:
+        found = self._asked(column, rows)
+        if self._coding.kinds[found[0]] == "category":
+            raise InvalidInputError(f"{column!r} is a category, which has probabilities: predict.")
+        return found
+
+    def _lines(self, x: Tensor, seen: Tensor, at: int) -> Iterator[tuple[Any, LineAt]]:
+        """Yield blocks of rows with the same known numbers, and a number given them."""
+        width = max(1, BLOCK_ENTRIES // (self.energy.n_memories * max(1, self.energy.n_numbers)))
+        for chosen, _ in patterns(seen[:, : self.energy.n_numbers]):
+            for rows in chosen.nonzero()[:, 0].split(width):
+                yield rows.numpy(), self.energy._line_given(x[rows], seen[rows], at)
+
+    def _as_values(self, place: int, numbers: Array) -> Any:
+        """Return numbers of a column as it holds them: times as times."""
+        if self._coding.kinds[place] != "time":
+            return numbers
+        return (numbers * 1e6).astype(np.int64).astype("datetime64[us]")
+
+    def _read(self, rows: Any) -> tuple[Tensor, Tensor]:
+        return self._coded(self._frame(rows))
+
+    def _frame(self, rows: Any, asked: Any = None) -> pd.DataFrame:
+        """Return rows as a data frame of the table's columns, with gaps where they lack one."""
+        import pandas as pd
+
+        frame = as_frame(rows)
+        if isinstance(rows, Mapping):
+            plain = any(np.ndim(value) for value in rows.values())
+            frame = pd.DataFrame(rows) if plain else pd.DataFrame([dict(rows)], index=[0])
+        elif isinstance(rows, list) and rows and isinstance(rows[0], Mapping):
+            frame = pd.DataFrame(rows)
+        elif not hasattr(rows, "columns"):
+            array = np.asarray(rows.numpy(force=True) if isinstance(rows, Tensor) else rows)
+            others = [name for name in self.columns if name != asked]
+            names = self.columns if array.shape[-1:] == (len(self.columns),) else others
+            if array.ndim != 2 or array.shape[1] != len(names):
+                raise InvalidInputError(
+                    f"rows must have {len(self.columns)} columns, as the table; an array of shape "
+                    f"{array.shape} has not. Data frames and dictionaries may have fewer."
+                )
+            frame = pd.DataFrame(array, columns=list(names))
+        if len(set(frame.columns)) < frame.shape[1]:
+            raise InvalidInputError("Columns of rows have the same name; rename them first.")
+        if frame.shape[1] and not set(frame.columns) & set(self.columns):
+            raise InvalidInputError("rows have no column of the table.")
+        return frame.reindex(columns=list(self.columns))
+
+    def _coded(self, frame: pd.DataFrame) -> tuple[Tensor, Tensor]:
+        """Return rows as points of the density, 0 where not known, and which cells are."""
+        import pandas as pd
+
+        typed = frame.copy()
+        for place, kind in enumerate(self._coding.kinds):
+            if kind == "category":
+                continue
+            column, convert = frame.iloc[:, place], pd.to_datetime
+            try:
+                if kind == "number":
+                    typed.isetitem(place, pd.to_numeric(column).astype(np.float64))
+                else:
+                    typed.isetitem(place, convert(column))
+            except (TypeError, ValueError, OverflowError):
+                words = f"Column {self.columns[place]!r} holds {kind}s; the rows have other cells."
+                raise DtypeError(words) from None
+        numbers, codes = self._coding.codes(typed)
+        _require_finite(numbers, frame, self._coding)
+        cells = np.concatenate([numbers, np.where(codes < 0, np.nan, codes)], 1)
+        x = torch.from_numpy(cells)
+        return x.nan_to_num(nan=0.0), ~x.isnan()
+
+
+def _student_cdf(line: LineAt, x: Tensor) -> Array:
+    """Return distribution functions of the components at points (q, 1). (q, N)"""
+    distance = ((x - line.centres) / line.scales).numpy()
+    found: Array = special.stdtr(line.dof.numpy(), distance)
+    return found
+
+
+def _quantiles(line: LineAt, levels: Array) -> Array:
+    """Return quantiles of each row's mixture, by Newton's method in a bracket. (q, Q)"""
+    weights = line.log_weights.exp().numpy()
+    centres, scales = line.centres.numpy(), line.scales.numpy()
+    dof = np.broadcast_to(line.dof.numpy(), weights.shape)
+    found = np.empty((len(weights), len(levels)))
+    for row, weight in enumerate(weights):
+        order = np.argsort(-weight)
+        kept = order[: 1 + int(np.searchsorted(weight[order].cumsum(), 1 - LEAST_SHARE))]
+        parts = weight[kept] / weight[kept].sum(), centres[row, kept], scales[row, kept]
+        found[row] = _quantiles_of_one(*parts, dof[row, kept], levels)
+    return found
+
+
+def _quantiles_of_one(
+    weight: Array, centre: Array, scale: Array, dof: Array, levels: Array
+) -> Array:
+    """Return quantiles of a mixture of Student-t distributions. (Q,)"""
+    with np.errstate(invalid="ignore", over="ignore"):
+        ends = centre + scale * special.stdtrit(dof, np.clip(levels, 1e-300, 1 - 1e-16)[:, None])
+    low, high = ends.min(1), ends.max(1)
+    order = np.argsort(centre)
+    x = np.interp(levels, np.cumsum(weight[order]) - 0.5 * weight[order], centre[order])
+    x = np.clip(x, low, high)
+    log_unit = special.gammaln(0.5 * (dof + 1)) - special.gammaln(0.5 * dof)
+    height = weight * np.exp(log_unit) / np.sqrt(np.pi * dof) / scale
+    for _ in range(MOST_STEPS):
+        distance = (x[:, None] - centre) / scale
+        excess = special.stdtr(dof, distance) @ weight - levels
+        low, high = np.where(excess < 0, x, low), np.where(excess >= 0, x, high)
+        slope = ((1 + distance**2 / dof) ** (-0.5 * (dof + 1))) @ height
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moved = x - excess / slope
+        inside = (moved > low) & (moved < high)
+        new = np.where(inside, moved, 0.5 * low + 0.5 * high)
+        if np.all(np.abs(excess) <= TOLERANCE):
+            break
+        x = new
+    result: Array = np.where(levels <= 0, -np.inf, np.where(levels >= 1, np.inf, x))
+    return result
