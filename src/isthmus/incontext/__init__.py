@@ -8,12 +8,13 @@ from isthmus.incontext.tables.estimators import TableClassifier, TableRegressor
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
 from isthmus.incontext.tables.outliers import RowScores
-from isthmus.incontext.tables.questions import ConditionedTable
+from isthmus.incontext.tables.questions import Answer, ConditionedTable
 from isthmus.incontext.tables.training import TableTraining, train_tables
 from isthmus.incontext.training import Trained, TrainingSettings, preset, train
 
 __all__ = [
     "ICLEBM",
+    "Answer",
     "ConditionedTable",
     "ContextEnergy",
     "Evaluation",
