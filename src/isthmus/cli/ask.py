@@ -25,9 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     density = pretrained("tables").condition(frame, target=arguments.predict)
     found = density.ask(arguments.predict, given, level=arguments.level)
-    options.print_notes(notes, arguments.quiet)
-    options.print_result(found, found.summary, {}, arguments)
-    return 0
+    arguments.output = None
+    return options.finish(arguments, found, found.summary, notes)
 
 
 parser = partial(options.make_parser, "ask", run)
