@@ -40,8 +40,7 @@ TEST_SHARE = 0.2
 class PatchTransformer(nn.Module):
     """Classify images from their patches, with attention of one of the `VARIANTS`.
 
-    Models with the same seed start from the same pre-norm weights, converted to their variant. So
-    pre-norm and SALN start as the same function. torch's global stream is not changed.
+    Models with the same seed start from the same pre-norm weights, converted to their variant.
     """
 
     def __init__(

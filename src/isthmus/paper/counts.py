@@ -335,12 +335,9 @@ def log_kernel_mean(dim: int, radius: float) -> float:
 class SphereQuadrature:
     r"""Means over the distance d of two uniform points on a sphere, by quadrature.
 
-    .. math:: A_p(R) = \mathbb E[d^p \exp(-(d^2 - 2 R d)/2)]
-              = \int_0^\pi d^p \exp(-(d^2 - 2 R d)/2) \,
-              \frac{\sin^{D-2}\theta}{B(\frac{D-1}2, \frac12)} \, d\theta,
-              \qquad d = 2 M \sin(\theta/2)
-
-    with :math:`\theta = \pi / (1 + e^{-t})`, in t. `radius` is M in units of the bandwidth.
+    :math:`A_p(R) = \mathbb E[d^p \exp(-(d^2 - 2 R d)/2)]` with :math:`d = 2 M \sin(\theta/2)`, and
+    :math:`\theta = \pi / (1 + e^{-t})` of density :math:`\propto \sin^{D-2}\theta`, is integrated
+    over t. `radius` is M in units of the bandwidth.
     """
 
     def __init__(self, dim: int, radius: float) -> None:

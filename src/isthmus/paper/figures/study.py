@@ -148,14 +148,12 @@ def score_map(
         A panel for each, below its title. Higher is better and 1 is the maximum; NaN stands for
         a method without a score.
     datasets : sequence of str
-        Datasets to draw, in this order.
     note : str
         Description of the numbers.
 
     Examples
     --------
-    >>> table = {("iris", "KMeans"): 0.6, ("iris", "HDBSCAN"): 0.5}
-    >>> len(score_map({"ARI": table}, ["iris"]).axes)
+    >>> len(score_map({"ARI": {("iris", "KMeans"): 0.6}}, ["iris"]).axes)
     1
     """
     if not (tables and datasets and all(tables.values())):
@@ -243,12 +241,6 @@ def grid_violins(
     A violin spans the fits of one method; its width is their density. Fewer than five fits are
     dots. A diamond marks the fit that the method selects, a ring the best fit, and a cross a
     method without any score. ``n/m`` below a method means that n of m fits have a score.
-
-    Parameters
-    ----------
-    columns : sequence of MetricColumn
-    datasets, methods : sequence of str
-        Datasets and methods to draw, in this order.
 
     Examples
     --------

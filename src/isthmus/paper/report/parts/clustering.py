@@ -222,14 +222,12 @@ def memory_creation(seed: int, full: bool = False) -> Section:
         corrected_by("crp-likelihood", normaliser_of_the_new_cluster(torch.Generator())),
         judged(
             "origin-is-new",
-            f"No point of the square flows to the origin without the new memory being its most "
-            f"probable one ({wrong} of {2 * len(FLOW_ALPHAS) * FLOW_SIDE**2:,} starts, by either "
-            f"energy), unless a cluster lies there. {origin.shown} (E10) Not every datum that "
-            "needs a memory flows there: with the printed energy and alpha = 30, "
-            f"{flow_30 / new_30:.0%} of those do by gradient flow and {update_30 / new_30:.0%} by "
-            f"`retrieve`; at 300, {flow_300 / new_300:.0%}. The updates of `retrieve` have other "
-            "basins here than the paper's flow, because the new cluster is wider than the others; "
-            "the posterior decides.",
+            f"{wrong} of {2 * len(FLOW_ALPHAS) * FLOW_SIDE**2:,} starts in the square flow to the "
+            "origin, by either energy, without the new memory being their most probable one, "
+            f"unless a cluster lies there. {origin.shown} (E10) Not every datum that is new flows "
+            f"there: with the printed energy and alpha = 30, {flow_30 / new_30:.0%} of those "
+            f"do by gradient flow and {update_30 / new_30:.0%} by `retrieve`, which has other "
+            f"basins here; at 300, {flow_300 / new_300:.0%}. The posterior decides.",
             as_printed=not origin.confirmed and wrong == 0,
             corrected=wrong == 0,
         ),
@@ -483,8 +481,7 @@ def engrams(seed: int, full: bool = False) -> Section:
     return Section(
         "How the assignment of one datum, in doubt between three memories and a new one, moves "
         "under the paper's flow of its logits v, dv/dt = (diag q - q qᵀ)(log p - log q), "
-        "linearised at the posterior q. Left, the response of each logit to evidence log p: "
-        "evidence for a memory raises it and lowers all others. Right, the response to the logits "
+        "linearised at the posterior q. Left, the response to evidence log p; right, to the logits "
         "themselves, of the opposite sign, or the posterior would not be stable.",
         figures.matrices(
             {"Response to evidence": to_evidence, "Response to the state": to_state}, names

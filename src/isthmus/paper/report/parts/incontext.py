@@ -134,13 +134,12 @@ def incontext_samples(seed: int, full: bool = False) -> Section:
         f"A step is stable where the curvature is below 2/3.16 = {2 / pair.step_size:.2f}; at the "
         f"centre of a cluster of these mixtures it is at least {curvature:.1f}. The pair therefore "
         f"throws its chains out: {outside} steps, where the energy distance from points of the "
-        f"truth is {printed:.1g}. With a small step at the pair's temperature of "
-        f"{pair.temperature:.1e}, which descends (E22), the distance is {cold:.3f}; at temperature "
-        f"1, {ours:.3f}. For fresh points of the truth the mean is {fresh:.3f}; up to {CLOSE:g} "
-        f"times their largest mean, {largest:.3f}, counts as sampled. Means over {len(tasks)} "
-        "datasets, with the shipped model, which was not trained with the pair: an energy trained "
-        "by contrastive divergence with it may be flat enough for its step, but at its temperature "
-        "no energy's density is sampled.",
+        f"truth is {printed:.1g}. With a small step it is {cold:.3f} at the pair's temperature of "
+        f"{pair.temperature:.1e}, which descends (E22), and {ours:.3f} at temperature 1. For fresh "
+        f"points of the truth the mean is {fresh:.3f}; up to {CLOSE:g} times their largest mean, "
+        f"{largest:.3f}, counts as sampled. Means over {len(tasks)} datasets, with the shipped "
+        "model: an energy trained by contrastive divergence with the pair, which was not tried, "
+        "may be flat enough for its step, but at its temperature no density is sampled.",
         as_printed=printed <= CLOSE * largest,
     )
     return Section(
@@ -354,16 +353,15 @@ def incontext_objectives(seed: int, full: bool = False) -> Section:
     return Section(
         f"The paper's own setting (`isthmus icl train --preset paper --batch {batch}`): its "
         "transformer, its mixtures, and contrastive divergence with the printed Langevin pair, "
-        f"after {paper['update']:,} of {planned:,} updates of {batch} datasets each, one seed; and "
-        "the same model, data and optimiser with ranking NCE (`--preset paper-nce`), which was "
-        "stopped earlier. The preset itself has batches of 64, and adds the regulariser of the "
-        "authors' code (0.001 times squared energies), which the paper does not print; other seeds "
-        "and the printed loss alone were not run. Densities are normalised on a "
-        "square of side 45, since these models have no wall, with an estimated error of at most "
-        f"{max(paper[ERROR], ours[ERROR]):.2g} nats for any dataset. Contrastive divergence does "
-        "not fix the scale of the energy, so each model is also shown at the temperature that is "
-        "best for the test points. From `python benchmarks/incontext_records.py objectives`, over "
-        f"{record['tasks']} tasks, not trained now.",
+        f"after {paper['update']:,} of {planned:,} updates of {batch} datasets (the preset has "
+        "64), one seed, with the regulariser of the authors' code (0.001 times squared energies), "
+        "which the paper does not print; other seeds and the printed loss alone were not run. And "
+        "the same with ranking NCE (`--preset paper-nce`), stopped earlier. Densities are "
+        "normalised on a square of side 45, with an estimated error of at most "
+        f"{max(paper[ERROR], ours[ERROR]):.2g} nats. Contrastive divergence does not fix the scale "
+        "of the energy, so each model is also shown at the best temperature for the test points. "
+        f"From `python benchmarks/incontext_records.py objectives`, over {record['tasks']} tasks, "
+        "not trained now.",
         likelihood_by_objective(record),
         {
             "tasks": record["tasks"],
