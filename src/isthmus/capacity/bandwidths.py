@@ -132,23 +132,17 @@ def choose_sigma(
         stored = as_number(stored, "stored", above=0, at_most=1)
     as_choice(iterate, "iterate", get_args(Iterate))
     patterns, neighbors = _prepared(X)
-    apart = neighbors.distances[:, 0] > 0 if neighbors.distances.size else np.ones(1, bool)
-    if not apart.any():
-        raise InvalidInputError(
-            "Every pattern has an exact duplicate, so no bandwidth stores one of its own. Drop "
-            "duplicates first, or give sigma to see what they share."
-        )
-    if stored is None:
-        stored = STORED * float(apart.mean())
+    if len(patterns) == 1:
+        raise InvalidInputError("A single pattern is stored at every bandwidth.")
+    apart = neighbors.distances[:, 0] > 0
+    stored = STORED * float(apart.mean()) if stored is None else stored
     # Round up to whole patterns, and not beyond them because of the rounding of the product.
-    stored = math.ceil(stored * len(patterns) - 1e-9) / len(patterns)
+    stored = max(math.ceil(stored * len(patterns) - 1e-9), 1) / len(patterns)
     if apart.mean() < stored:
         raise InvalidInputError(
             f"Only {apart.mean():.1%} of the patterns have no exact duplicate, so no bandwidth "
             f"stores {stored:.1%}. Drop duplicates or ask for less."
         )
-    if len(patterns) == 1:
-        raise InvalidInputError("A single pattern is stored at every bandwidth.")
     tried: list[Certificate] = []
 
     def enough(sigma: float) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout, scaled_dot_product_attention
@@ -13,15 +11,6 @@ from isthmus.kernel.sparse import entmax
 from isthmus.validation import as_number, is_transforming
 
 SEPARATIONS = {"softmax": 1.0, "entmax": 1.5, "sparsemax": 2.0}
-
-
-class Masks(NamedTuple):
-    """Which stored patterns are hidden, True where they are, and which states see any at all."""
-
-    hidden: Tensor | None
-    """(..., H or 1, L or 1, S)"""
-    alive: Tensor | None
-    """(..., H or 1, L or 1, 1), only where values cannot be read: while torch traces."""
 
 
 def as_alpha(separation: str | float) -> float:
@@ -38,10 +27,11 @@ def as_alpha(separation: str | float) -> float:
 
 def merge_masks(
     padding: Tensor | None, association: Tensor | None, shape: tuple[int, ...]
-) -> Masks:
-    """Return both masks as one, for weights of `shape` (..., H, L, S).
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return both masks as one, for weights of `shape` (..., H, L, S), and the states alive.
 
-    `padding` is (..., S); `association` is (L, S), (..., L, S) or (..., H, L, S).
+    `padding` is (..., S); `association` is (L, S), (..., L, S) or (..., H, L, S). Which states see
+    any pattern is returned only while torch traces, when values cannot be read.
     """
     *batch, _, states, stored = shape
     hidden = None
@@ -55,16 +45,16 @@ def merge_masks(
             association = association[..., None, :, :]
         hidden = association if hidden is None else hidden | association
     if hidden is None:
-        return Masks(None, None)
+        return None, None
     empty = hidden.all(-1, keepdim=True)
     if is_transforming() or hidden.is_meta:
-        return Masks(hidden & ~empty, ~empty)
+        return hidden & ~empty, ~empty
     if count := int(empty.sum()):
         raise InvalidInputError(
             f"{count} of {empty.numel()} bags or states see no stored pattern: all are masked. "
             "Leave out empty bags, or give them one pattern."
         )
-    return Masks(hidden, None)
+    return hidden, None
 
 
 def _require_mask(name: str, mask: Tensor, shapes: list[tuple[int, ...]]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
@@ -16,7 +14,7 @@ from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.nn.association import as_alpha, merge_masks, mixed, weights_of
-from isthmus.validation import as_count, as_flag, as_number
+from isthmus.validation import as_count, as_entries, as_flag, as_number
 
 Patterns = Tensor | tuple[Tensor, Tensor, Tensor]
 """Patterns that are stored, state and value at once, or a tuple of these three."""
@@ -123,17 +121,9 @@ class Hopfield(nn.Module):
         self.reset_parameters()
 
     def _store_beta(self, beta: float | Sequence[float] | Tensor | None, learn: bool) -> None:
-        given = 1 / math.sqrt(self.hidden_size) if beta is None else beta
-        try:
-            numbers = np.asarray(given.tolist() if isinstance(given, Tensor) else given, np.float64)
-            numbers = np.broadcast_to(numbers, (self.num_heads,))
-        except (TypeError, ValueError, OverflowError, NotImplementedError, RuntimeError):
-            raise ShapeError(
-                f"beta must be a number, or one for each of {self.num_heads} heads, not {beta!r}."
-            ) from None
-        if not (np.isfinite(numbers) & (numbers > 0)).all():
-            raise InvalidInputError(f"beta must be finite and above zero, not {beta!r}.")
-        found = torch.tensor(numbers.tolist())
+        given = self.hidden_size**-0.5 if beta is None else beta
+        numbers = as_entries(given, "beta", None, (self.num_heads,), (1,), ())
+        found = torch.tensor(numbers.expand(self.num_heads).tolist())
         if learn:
             self.log_beta = nn.Parameter(found.log())
         else:
@@ -184,7 +174,7 @@ class Hopfield(nn.Module):
         """
         stored, state, value = self._read(x)
         shape = (*stored.shape[:-2], self.num_heads, state.shape[-2], stored.shape[-2])
-        masks = merge_masks(stored_pattern_padding_mask, association_mask, shape)
+        hidden, alive = merge_masks(stored_pattern_padding_mask, association_mask, shape)
         if stored_pattern_padding_mask is not None:
             padding = stored_pattern_padding_mask[..., None]
             stored, value = stored.masked_fill(padding, 0.0), value.masked_fill(padding, 0.0)
@@ -192,15 +182,15 @@ class Hopfield(nn.Module):
         values = self._split(self.value_proj(self.norm_value(value)))
         drop, scale = self.dropout if self.training else 0.0, self.beta[:, None, None]
         for _ in range(self.steps - 1):
-            states = mixed(scale * states, patterns, patterns, self.alpha, masks.hidden)
+            states = mixed(scale * states, patterns, patterns, self.alpha, hidden)
         weights: Tensor | None = None
         if as_flag(need_weights, "need_weights"):
-            weights = weights_of(scale * states, patterns, self.alpha, masks.hidden)
-            weights = weights if masks.alive is None else weights * masks.alive
+            weights = weights_of(scale * states, patterns, self.alpha, hidden)
+            weights = weights if alive is None else weights * alive
             found = dropout(weights, drop).to(values.dtype) @ values
         else:
-            found = mixed(scale * states, patterns, values, self.alpha, masks.hidden, drop)
-            found = found if masks.alive is None else found * masks.alive
+            found = mixed(scale * states, patterns, values, self.alpha, hidden, drop)
+            found = found if alive is None else found * alive
         output: Tensor = self.out_proj(found.transpose(-3, -2).flatten(-2))
         if not self.batch_first:
             output = output.transpose(0, 1)
