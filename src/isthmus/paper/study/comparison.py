@@ -96,14 +96,10 @@ class Scores:
         return dict(zip(self.fits, self.values[self.attempts > 0].tolist(), strict=True))
 
     def __str__(self) -> str:
-        cells = {
-            cell: f"{value:.3f}" if np.isfinite(value) else "none"
-            for cell, value in self.cells.items()
-        }
-        records = [
-            {"dataset": name, **{each: cells.get((name, each), "not run") for each in self.methods}}
-            for name in self.datasets
-        ]
+        cells, records = self.cells, []
+        for name in self.datasets:
+            scores = {each: cells.get((name, each), "not run") for each in self.methods}
+            records.append({"dataset": name, **scores})
         return f"{self.metric}, {self.kind}: {VIEWS[self.view]}\n\n{table(records)}"
 
 
@@ -120,8 +116,9 @@ def _cell(value: Any) -> str:
         return "; ".join(f"{key}: {_cell(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(value)
-    text = f"{value:,.2f}" if isinstance(value, float) else str(value)
-    text = " ".join(text.replace("|", "/").split())
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:,.3f}"
+    text = "none" if isinstance(value, float) else " ".join(str(value).replace("|", "/").split())
     return text if len(text) <= CELL_LENGTH else f"{text[: CELL_LENGTH - 1]}…"
 
 
@@ -246,28 +243,16 @@ class Comparison:
         if not self.ranks:
             words = "there is only one method, or no dataset on which all methods were run."
             return f"{lines[0]}\n\nNothing to rank: {words}"
-        if self.scores.metric in BOUNDED:
-            lines.append(f"| **mean** | {' | '.join(map(self._mean_cell, names))} |")
+        if self.scores.metric in BOUNDED:  # means over other datasets cannot be compared
+            whole = {name: self.covered(name) == len(self.ranked) for name in names}
+            means = (f"{self.mean(name):.3f}" if whole[name] else "none" for name in names)
+            lines.append(f"| **mean** | {' | '.join(means)} |")
         ranks = (f"{self.ranks[name]:.2f}" for name in names)
         lines.append(f"| **mean rank** | {' | '.join(ranks)} |")
         return "\n".join([*lines, "", *self._remarks()])
 
-    def _mean_cell(self, method: str) -> str:
-        """Return the mean, marked if it does not cover all ranked datasets."""
-        covered, mean = self.covered(method), self.mean(method)
-        if not covered:
-            return "none"
-        return f"{mean:.3f}" if covered == len(self.ranked) else f"{mean:.3f} ({covered})"
-
     def _remarks(self) -> Iterator[str]:
         assert self.friedman is not None
-        bounded = self.scores.metric in BOUNDED
-        short = [name for name in self.scores.methods if self.covered(name) < len(self.ranked)]
-        if short and bounded:
-            yield (
-                f"(n): mean over only n of the {len(self.ranked)} datasets, those on which the "
-                "method has a score; not comparable with the other means."
-            )
         words = "differ" if self.friedman.p_value < st.LEVEL else "do not differ significantly"
         yield f"{self.friedman}: the methods {words}."
         together = "; ".join(", ".join(each) for each in self.groups) or "none"
@@ -281,7 +266,7 @@ class Comparison:
             f"{pair.first} above {pair.second} (p = {pair.p_value:.2g})" for pair in differing
         )
         yield f"Pairs that differ (Wilcoxon, Holm): {different or 'none'}."
-        if bounded:
+        if self.scores.metric in BOUNDED:
             equal = [f"{p.first} and {p.second}" for p in self.pairs if p.verdict == "competitive"]
             yield (
                 f"Pairs that are equivalent within {st.MARGIN:g} (two one-sided tests): "

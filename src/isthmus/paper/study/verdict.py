@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -60,10 +61,6 @@ DEFINITION = (
     f'methods), and all else is "undecided". With fewer than 6 datasets nothing can be decided.'
 )
 
-HEADS = (
-    "difference", "ahead / even / behind", f"p, not worse by {MARGIN:g}", "p, better",
-    "p, equivalence", "verdict",
-)  # fmt: skip
 ClaimOutcome = Literal["held", "did not hold", "undecided", "not tested"]
 
 
@@ -133,25 +130,29 @@ class Claim:
     def __str__(self) -> str:
         outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
         title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
-        return f"{title}, under {outcomes}.\n\n{table(list(map(self._record, self.comparisons)))}"
-
-    def _record(self, comparison: Comparison) -> dict[str, str]:
-        metric, pair = comparison.scores.metric, comparison.pair(*self.methods)
-        heads = (*self.methods, *HEADS)
-        if pair is None:
-            return {"metric": metric, **dict.fromkeys(heads, "not run")}
-        scaled = metric in BOUNDED
-        means = [comparison.mean(*self.methods), comparison.mean(*reversed(self.methods))]
-        values = [
-            *(f"{mean:.3f}" if scaled else "" for mean in means),
-            f"{pair.difference:+.3f}{'' if scaled else ' (log)'}",
-            f"{pair.ahead} / {pair.datasets - pair.ahead - pair.behind} / {pair.behind}",
-            f"{pair.not_worse_p_values[0]:.2g}" if scaled else "",
-            f"{pair.better_p_values[0]:.2g}",
-            f"{pair.equivalence_p_value:.2g}" if scaled else "",
-            self.verdict(metric) if scaled else "not part of the claim",
-        ]
-        return {"metric": metric, **dict(zip(heads, values, strict=True))}
+        records, not_worse = [], f"p, not worse by {MARGIN:g}"
+        for each in self.comparisons:
+            metric, pair = each.scores.metric, each.pair(*self.methods)
+            if pair is None:
+                continue
+            means = each.mean(*self.methods), each.mean(*reversed(self.methods))
+            record: dict[str, Any] = {
+                "metric": metric,
+                **dict(zip(self.methods, means, strict=True)),
+                "difference": f"{pair.difference:+.3f}",
+                "ahead": pair.ahead,
+                "behind": pair.behind,
+                not_worse: f"{pair.not_worse_p_values[0]:.2g}",
+                "p, better": f"{pair.better_p_values[0]:.2g}",
+                "p, equivalence": f"{pair.equivalence_p_value:.2g}",
+                "verdict": self.verdict(metric),
+            }
+            if metric not in BOUNDED:
+                record |= dict.fromkeys((*self.methods, not_worse, "p, equivalence"), "")
+                record["difference"] += " (log)"
+                record["verdict"] = "not part of the claim"
+            records.append(record)
+        return f"{title}, under {outcomes}.\n\n{table(records)}"
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,7 @@ class ClusterNumbers:
     """Number of clusters of the selected fits of a method, beside the number of classes."""
 
     method: str
-    found: dict[str, float]
-    """By dataset."""
+    found: dict[str, float]  # by dataset
     classes: dict[str, int]
 
     @property
@@ -199,8 +199,7 @@ class Report:
     """All results of a study. Prints as Markdown; :meth:`to_json` is for machines."""
 
     comparisons: tuple[Comparison, ...]
-    cluster_numbers: tuple[ClusterNumbers, ...]
-    """One for each method that finds the number of clusters."""
+    cluster_numbers: tuple[ClusterNumbers, ...]  # of methods that find the number
     summary: Summary
 
     def comparison(self, kind: Kind, metric: str, view: View = "selected") -> Comparison:
@@ -260,9 +259,8 @@ class Report:
         """
         datasets = len({name for each in self.comparisons for name in each.scores.datasets})
         sizes = f"{len(self.summary.methods)} methods, {datasets} datasets"
-        parts = ["# Tables of the study"]
-        parts += [f"{self.summary.succeeded:,} of {self.summary.fits:,} fits succeeded: {sizes}."]
-        parts += [DEFINITION]
+        count = f"{self.summary.succeeded:,} of {self.summary.fits:,} fits succeeded: {sizes}."
+        parts = ["# Tables of the study", count, DEFINITION]
         for place, statement in enumerate(CLAIMS):
             title = "A further claim" if place else "The paper's claim"
             parts += [f"## {title}: {statement}"]
@@ -294,14 +292,8 @@ class Report:
             return "No method that finds the number of clusters was run."
         classes = {name: count for each in numbers for name, count in each.classes.items()}
         records = [
-            {
-                "dataset": name,
-                "classes": count,
-                **{
-                    each.method: format(each.found[name], "g") if name in each.found else "none"
-                    for each in numbers
-                },
-            }
+            {"dataset": name, "classes": count}
+            | {each.method: format(each.found.get(name, math.nan), "g") for each in numbers}
             for name, count in classes.items()
         ]
         note = "; ".join(map(str, numbers))
