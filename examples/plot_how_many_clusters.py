@@ -69,14 +69,18 @@ agreement = adjusted_rand_score(digit, model.labels_)
 print(f"{model.n_clusters_} clusters, adjusted Rand index {agreement:.2f}")
 
 # %%
-# The mean image of each cluster, with its number of rows. Nearly every cluster is one digit.
-# There is one cluster more than there are digits, because people write the 1 in two ways.
+# The mean images of the larger clusters, with their numbers of rows. Nearly every cluster is one
+# digit, and a digit that people write in several ways has several. What resembles nothing else is
+# left in clusters of a few rows, which are not shown.
 
-fig, axes = plt.subplots(1, model.n_clusters_, figsize=(10, 1.4), layout="constrained")
-for ax, center, size in zip(axes, model.cluster_centers_, np.bincount(model.labels_), strict=True):
-    ax.imshow(center.reshape(8, 8), cmap="gray_r")
-    ax.set_title(f"{size} rows", fontsize=9)
+sizes = np.bincount(model.labels_)
+large = np.flatnonzero(sizes >= 10)
+fig, axes = plt.subplots(2, -(-len(large) // 2), figsize=(10, 2.6), layout="constrained")
+for ax in axes.flat:
     ax.set_axis_off()
+for ax, cluster in zip(axes.flat, large, strict=False):
+    ax.imshow(model.cluster_centers_[cluster].reshape(8, 8), cmap="gray_r")
+    ax.set_title(f"{sizes[cluster]}", fontsize=9)
 plt.show()
 
 # %%
