@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import expit, logsumexp, softmax
 from sklearn.utils import check_random_state
-from sklearn.utils.extmath import randomized_svd
 
 from isthmus.bandwidth import leave_one_out
 from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
@@ -24,9 +23,6 @@ if TYPE_CHECKING:  # the compiled parts are imported by the first fit
     from isthmus.cluster.resolution import Choice
     from isthmus.cluster.retrieval_graph import Memories
 
-# Principal components keep this share of the variance, and are at least and at most so many.
-KEPT_VARIANCE, FEWEST_COMPONENTS, MOST_COMPONENTS = 0.9, 3, 50
-EXACT_COMPONENTS = 1000
 # Up to this many distinct rows, every row is a memory; above, this many memories are learned.
 STORED_ROWS, LEARNED_MEMORIES = 5000, 1500
 BANDWIDTH_ROWS = 1000
@@ -88,15 +84,17 @@ class BasinFlow(DensityEstimator):
 
     The number of clusters follows from one level, alpha, by this rule:
 
-    1. Columns are standardised, and seen in their principal components.
-    2. In up to three of these, clusters are modes of the density: peaks with more rows around them
-       than the saddle to a higher one, by more than chance allows at level alpha. In one (or in
-       the first, of fewer than 30 rows), the dip test decides.
-    3. In more, partitions at 16 resolutions are compared with those of a null: tables with unimodal
-       columns and the rank correlations of the data. A partition is accepted if the walk leaves
-       its clusters `min_separation` times less often than null clusters of the same size, and by
-       more than chance allows at level alpha. Of these, the one whose energy lies furthest below
-       that of the null is taken.
+    1. Rows are apart if the first principal component or a column of them has two modes, by the
+       dip test or by an empty gap; groups that are apart are split again (at level alpha in all).
+    2. Columns are standardised within these groups, and seen in their principal components.
+    3. In up to three of these, clusters are modes of the density of each group: peaks with more
+       rows around them than the saddle to a higher one, by more than chance allows (alpha).
+    4. In more, partitions at 16 resolutions are compared with those of tables with unimodal columns
+       and the rank correlations of the data. A partition is accepted if the walk leaves its
+       clusters `min_separation` times less often than clusters of that size in such a table, by
+       more than chance allows (alpha), and its energy is lower than if groups were unimodal.
+    5. Of these, the one whose energy lies furthest below that of unimodal tables is taken; without
+       any, the groups are the clusters.
 
     So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution,
     its minimiser Louvain's moves, the softmax an entropic affinity, the choice a gap statistic and
@@ -247,14 +245,27 @@ class BasinFlow(DensityEstimator):
         self, sample: RowSample, total: float, generator: np.random.RandomState
     ) -> NDArray[Any]:
         """Find the clusters of a sample of rows that stands for a total weight; return labels."""
+        from isthmus.cluster.resolution import choose, one_cluster
+
         rows, masses = sample.values, sample.weights * (total / sample.weights.sum())
         table = self._units.into(rows.astype(np.float64))
         gaps = np.isnan(table)
         table[gaps] = 0.0
         if gaps.any() and len(rows) > 1:
             self._fill(table, gaps, masses, generator)
-        points, choice = self._chosen(table, masses, generator)
-        return self._adopt(rows, table, points, masses, choice)
+        if len(table) == 1 or not np.ptp(table, axis=0).any():
+            return self._adopt(rows, table, masses, one_cluster(table.shape[1], masses))
+        choice = choose(
+            table,
+            masses,
+            self._remember,
+            generator,
+            alpha=self.alpha,
+            min_separation=self.min_separation,
+            resolution=None if self.resolution is None else float(self.resolution),
+            n_clusters=self.n_clusters,
+        )
+        return self._adopt(rows, table, masses, choice)
 
     def _adopt_groups(self, groups: Groups) -> NDArray[Any]:
         """Take the sizes and means of the clusters from all rows; return the new number of each."""
@@ -312,11 +323,12 @@ class BasinFlow(DensityEstimator):
         generator: np.random.RandomState,
     ) -> None:
         """Fill gaps, at first with means, by the means of the memories that a row recalls."""
+        from isthmus.cluster.resolution import components
         from isthmus.cluster.retrieval_graph import recall
 
         known = ~gaps * weights[:, None]
         for _ in range(FILLING_ROUNDS):
-            points = table @ _components(table, weights, generator)
+            points = table @ components(table, weights, generator)
             memories = self._remember(points, weights, generator)
             own = len(memories.patterns) == len(points)
             shares, _ = recall(points, *memories[:3], others=own)
@@ -325,35 +337,10 @@ class BasinFlow(DensityEstimator):
             parts = shares @ (held > 1e-12)
             table[gaps] = ((shares @ means) / np.maximum(parts, 1e-12))[gaps]
 
-    def _chosen(
-        self, table: NDArray[Any], weights: NDArray[Any], generator: np.random.RandomState
-    ) -> tuple[NDArray[Any], Choice]:
-        """Return the principal components of the rows, and their partition."""
-        from isthmus.cluster.resolution import choose, one_cluster
-
-        if len(table) == 1 or not np.ptp(table, axis=0).any():
-            self._rotation = np.zeros((table.shape[1], 1))
-            points = table @ self._rotation
-            return points, one_cluster(points, weights)
-        self._rotation = _components(table, weights, generator)
-        choice = choose(
-            table,
-            self._rotation,
-            weights,
-            self._remember,
-            generator,
-            alpha=self.alpha,
-            min_separation=self.min_separation,
-            resolution=None if self.resolution is None else float(self.resolution),
-            n_clusters=self.n_clusters,
-        )
-        return table @ self._rotation, choice
-
     def _adopt(
         self,
         rows: NDArray[Any],
         table: NDArray[Any],
-        points: NDArray[Any],
         weights: NDArray[Any],
         choice: Choice,
     ) -> NDArray[Any]:
@@ -363,6 +350,8 @@ class BasinFlow(DensityEstimator):
         from isthmus.cluster.retrieval_graph import cluster_shares, nearest, recollection
 
         memories, patterns = choice.memories, choice.memories.patterns
+        self._rotation = choice.rotation
+        points = table @ self._rotation
         stored = len(memories.patterns) == len(points)
         inside, masses = table, weights
         if not stored:
@@ -528,30 +517,3 @@ class BasinFlow(DensityEstimator):
 
 def _gaussian_posteriors(points: NDArray[Any], logits: NDArray[Any]) -> NDArray[Any]:
     return softmax(points @ logits[:-1] + logits[-1], axis=1)
-
-
-def _components(
-    table: NDArray[Any], weights: NDArray[Any], generator: np.random.RandomState
-) -> NDArray[Any]:
-    """Return the map from centred rows to principal components of standardised columns. (D, d)"""
-    shares = weights / weights.sum()
-    deviations = np.sqrt(shares @ np.square(table))
-    varies = np.ptp(table, axis=0) > 0
-    scale = np.zeros(table.shape[1])
-    scale[varies] = 1 / deviations[varies]
-    scaled = table * scale * np.sqrt(shares)[:, None]
-    if min(scaled.shape) > EXACT_COMPONENTS:
-        seed = generator.randint(2**31)
-        _, sizes, directions = randomized_svd(scaled, MOST_COMPONENTS, random_state=seed)
-        variances = sizes**2
-    elif scaled.shape[1] <= scaled.shape[0]:
-        variances, vectors = np.linalg.eigh(scaled.T @ scaled)
-        variances, directions = variances[::-1], vectors.T[::-1]
-    else:
-        variances, vectors = np.linalg.eigh(scaled @ scaled.T)
-        variances = np.maximum(variances[::-1], 1e-300)
-        directions = (vectors.T[::-1] @ scaled) / np.sqrt(variances)[:, None]
-    total = np.square(scaled).sum()
-    count = int(np.searchsorted(np.cumsum(variances), KEPT_VARIANCE * total)) + 1
-    least = min(FEWEST_COMPONENTS, int(np.sum(variances > 1e-12 * total)))
-    return (scale * directions[: min(max(count, least), MOST_COMPONENTS)]).T
