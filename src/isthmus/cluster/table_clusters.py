@@ -153,7 +153,7 @@ class TableClusters(Summarised):
         chosen = (best.resolution == estimator.resolution_) | (
             best.n_clusters == estimator.n_clusters_
         )
-        others = best[(best.gap > 0) & ~chosen].drop_duplicates("n_clusters")
+        others = best[~chosen].drop_duplicates("n_clusters")
         resolution = float(estimator.resolution_)
         likely = getattr(estimator, "k_probabilities_", np.zeros(0))  # which older files lack
         return {
