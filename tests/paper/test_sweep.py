@@ -16,18 +16,6 @@ MODULE = sys.modules["isthmus.paper.sweep"]
 SMALL: dict[str, Any] = {"seeds": 2, "n_particles": 10, "max_patterns": 5, "progress": False}
 
 
-def test_retrieval_improves_with_dimension_and_worsens_with_number() -> None:
-    found = sweep([2, 4, 10], [4, 64], seeds=2, n_particles=10, progress=False)
-    table, ratio = found.table(), found.table("ratio")
-    assert (table[1:] >= table[:-1]).all()
-    # Where most are lost, they are lost farther on the larger sphere of more dimensions.
-    assert (ratio[2] < ratio[:2]).all()
-    assert (table[:, 0] >= table[:, 1]).all()
-    assert (ratio[:, 0] <= ratio[:, 1]).all()
-    assert table[0, 1] < 0.5 < 0.99 < table[2, 1]
-    assert "D \\ N        4      64" in str(found)
-
-
 def test_measures_are_those_of_plain_iteration(monkeypatch: Any) -> None:
     seen = []
 
@@ -60,5 +48,6 @@ def test_a_run_goes_on_after_a_line_that_was_cut_short(tmp_path: Path, monkeypat
     first = sweep([3], [5, 7], path=path, **SMALL)
     path.write_text(path.read_text()[:-20])
     assert sweep([3], [5, 7], path=path, **SMALL) == first
+    assert "D \\ N        5       7" in str(first)
     monkeypatch.setattr(MODULE, "_measure", None)
     assert sweep([3], [5, 7], path=path, **SMALL) == first

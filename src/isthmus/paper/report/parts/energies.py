@@ -195,8 +195,8 @@ def likelihoods(seed: int, full: bool = False) -> Section:
     return Section(
         "Three more kernels on the same memories. With heavy tails a memory survives outliers: "
         f"with {OUTLIERS:.0%} of the memories replaced by far points, and the bandwidth chosen on "
-        f"held-out data of the same kind, the mean log-density of clean points is {by_kernel} "
-        "(Student-t of two degrees of freedom).",
+        f"held-out data of the same kind, the mean log-density of clean points is {by_kernel}. "
+        "Student-t kernels have two degrees of freedom here.",
         figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=notes),
         {**numbers, "clean_log_density": clean, "clean_log_density_with_outliers": mixed},
         (finding,),
