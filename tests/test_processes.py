@@ -77,9 +77,12 @@ def test_every_end_of_a_call_has_a_status_and_a_message() -> None:
     assert all(0 <= (each.peak_megabytes or 0) < 500 for each in found.values())
 
 
-def test_values_come_back_whole_and_by_value_if_need_be() -> None:
+def test_values_come_back_whole_by_value_if_need_be_and_to_threads() -> None:
     assert run_limited(bytes, 10**7, limits=AMPLE).value == bytes(10**7)
     assert run_limited(misbehave, "returns a lambda", limits=AMPLE).value() == 3
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = pool.map(lambda n: run_limited(pow, n, 2, limits=AMPLE), range(12))
+        assert [each.value for each in outcomes] == [n * n for n in range(12)]
 
 
 def test_the_child_has_one_thread_and_the_state_of_the_caller(
@@ -126,12 +129,6 @@ def test_children_share_a_warm_cache_and_errors_of_warming_are_ignored(
     first, second = (run_limited(slowly_made, limits=AMPLE, warm=slowly_made) for _ in range(2))
     assert first.value == second.value != os.getpid()
     assert run_limited(abs, -1, limits=AMPLE, warm=lambda: 1 / 0).value == 1
-
-
-def test_threads_may_call_at_the_same_time() -> None:
-    with ThreadPoolExecutor(4) as pool:
-        outcomes = pool.map(lambda n: run_limited(pow, n, 2, limits=AMPLE), range(12))
-        assert [each.value for each in outcomes] == [n * n for n in range(12)]
 
 
 def test_a_call_whose_supervisor_is_killed_has_crashed() -> None:

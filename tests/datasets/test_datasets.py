@@ -12,7 +12,7 @@ import pytest
 from sklearn import datasets as scikit_learn
 
 from isthmus.datasets import load, names, store
-from isthmus.errors import DatasetChangedError, DatasetNotFoundError
+from isthmus.errors import DatasetChangedError
 from isthmus.paper.datasets import loading
 from isthmus.paper.datasets.manifest import entry
 
@@ -126,18 +126,6 @@ def test_a_download_of_something_else_is_refused_and_not_stored(
     with pytest.raises(DatasetChangedError, match=message):
         load("ecoli")
     assert not nowhere.exists()
-
-
-@pytest.mark.parametrize("name", ["ecoli", "yale_faces"])
-def test_offline_with_nothing_cached_it_says_what_to_put_where(
-    name: str, nowhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_openml(OSError("Temporary failure in name resolution"), monkeypatch)
-    with pytest.raises(DatasetNotFoundError) as caught:
-        load(name)
-    assert f"{name}.npz" in str(caught.value)
-    with pytest.raises(DatasetNotFoundError):
-        load(name, download_if_missing=False)
 
 
 def test_datasets_downloaded_by_hand_can_be_stored(tmp_path: Path) -> None:

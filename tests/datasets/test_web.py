@@ -31,17 +31,16 @@ class Answer(request.BaseHandler):
         return answer
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x", "file:///etc"])
-def test_other_addresses_are_refused(address: str) -> None:
-    with pytest.raises(URLError, match="https"):
-        request.build_opener(web.HttpsOnly).open(address)
-
-
-@pytest.mark.parametrize("location", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x"])
-def test_redirects_to_them_too(location: str) -> None:
-    opener = request.build_opener(web.HttpsOnly, Answer(302, location=location))
-    with pytest.raises(URLError, match=r"127\.0\.0\.1.* is not an https address"):
-        opener.open("https://example.org/x")
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x"])
+def test_other_addresses_and_redirects_to_them_are_refused(address: str) -> None:
+    redirecting = request.build_opener(web.HttpsOnly, Answer(302, location=address))
+    for opener, asked in (
+        (request.build_opener(web.HttpsOnly), address),
+        (request.build_opener(web.HttpsOnly), "file:///etc"),
+        (redirecting, "https://example.org/x"),
+    ):
+        with pytest.raises(URLError, match="https"):
+            opener.open(asked)
 
 
 def test_a_download_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,14 +40,6 @@ def test_appending_equals_conditioning_on_all(model, points, start):
     torch.testing.assert_close(at_once.context, x[:, :6])
 
 
-def test_closed_form_scores_equal_autograd(model, points):
-    x, candidates = points
-    energy = model.condition(x)
-    with torch.no_grad():
-        fast = energy.score(candidates)
-    torch.testing.assert_close(fast, energy.score(candidates).detach(), **EXACT)
-
-
 @pytest.mark.parametrize("context", [0, 9])
 def test_the_public_battery_passes(context):
     model = ICLEBM(ICLEBMConfig(layers=2, heads=2, width=8, box=3.0)).double()

@@ -7,19 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from isthmus.errors import (
-    DatasetNotFoundError,
-    InvalidInputError,
-)
+from isthmus.errors import DatasetNotFoundError, InvalidInputError
 from isthmus.paper.study import runner
-from isthmus.study import (
-    Method,
-    Progress,
-    Settings,
-    Store,
-    run,
-    status,
-)
+from isthmus.study import Method, Progress, Settings, Store, run, status
 
 CHANGING = ["seconds", "peak_megabytes", "finished"]
 

@@ -32,12 +32,6 @@ def test_each_view_of_a_hand_computed_grid() -> None:
     assert oracle.values.item() == pytest.approx(0.9)
 
 
-def test_the_oracle_takes_the_lowest_score_if_lower_is_better() -> None:
-    found = score_table(ROWS, "davies_bouldin", "K given", "oracle")
-    assert found.values.item() == pytest.approx(0.1)
-    np.testing.assert_array_equal(found.oriented, -found.values)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_no_fit_and_no_other_view_is_above_the_oracle(seed: int) -> None:
     rng = np.random.default_rng(seed)

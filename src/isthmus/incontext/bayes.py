@@ -189,10 +189,7 @@ class BayesPredictive(Reference):
 
 
 def _statistics(x: Tensor) -> Tensor:
-    """Return 1, x and its squared norm, whose sums determine a cluster's likelihood.
-
-    (..., D) -> (..., D + 2).
-    """
+    """Return 1, x and its squared norm, which decide a likelihood. (..., D) -> (..., D + 2)."""
     return torch.cat([torch.ones_like(x[..., :1]), x, x.square().sum(-1, keepdim=True)], dim=-1)
 
 

@@ -81,10 +81,8 @@ class Rings(Prior):
 
     Parameters
     ----------
-    components : int
-        Rings in a task.
-    centre_scale : float
-        Coordinates of the centres are U[-centre_scale, centre_scale].
+    components, centre_scale : int, float
+        Rings in a task; coordinates of their centres are U[-centre_scale, centre_scale].
     radius_low, radius_high, thickness_low, thickness_high, box : float
         Radii and the standard deviations of the noise are uniform between their bounds.
     """

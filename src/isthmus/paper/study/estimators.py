@@ -30,25 +30,19 @@ class DPMeans(ClusterMixin, BaseEstimator):
 
     Parameters
     ----------
-    penalty : float
-        Lambda, in units of the rows' mean squared distance from their mean.
-    max_iter : int
+    penalty, max_iter : float, int
+        Lambda, in units of the rows' mean squared distance from their mean, and most iterations.
     random_state : int, RandomState or None
         Decides the order in which rows may open clusters.
 
     Attributes
     ----------
-    cluster_centers_ : ndarray (K, n_features)
-    labels_ : ndarray (n_samples,)
-    objective_ : float
-    objective_trace_ : ndarray
-    n_iter_ : int
-    converged_ : bool
+    cluster_centers_, labels_ : ndarray (K, n_features), (n_samples,)
+    objective_, objective_trace_ : float, ndarray
+    n_iter_, converged_ : int, bool
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from isthmus.study import DPMeans
     >>> X = np.array([[0.0], [0.2], [5.0], [5.2], [9.0]])
     >>> DPMeans(penalty=0.2, random_state=0).fit(X).labels_.max() + 1
     np.int64(3)
@@ -72,9 +66,8 @@ class DPMeans(ClusterMixin, BaseEstimator):
         self.converged_ = False
         for _ in range(max_iter):
             centres = _opened(rows, centres, price)
-            found, labels = np.unique(
-                euclidean_distances(rows, centres).argmin(1), return_inverse=True
-            )
+            nearest = euclidean_distances(rows, centres).argmin(1)
+            found, labels = np.unique(nearest, return_inverse=True)
             sums = np.zeros((len(found), rows.shape[1]))
             np.add.at(sums, labels, rows)
             centres = sums / np.bincount(labels)[:, None]
@@ -119,9 +112,8 @@ class SahaClAM(ClusterMixin, BaseEstimator):
 
     Parameters
     ----------
-    n_clusters : int
-    beta : float
-        In the authors' units: components have covariance I / beta.
+    n_clusters, beta : int, float
+        K, and beta in the authors' units: components have covariance I / beta.
     learning_rate : float
         Falls by a fifth when the mean loss of ten epochs has not fallen by 0.001 in five.
     mask_value : {"mean", "min", "max"}
@@ -129,24 +121,18 @@ class SahaClAM(ClusterMixin, BaseEstimator):
     mask_fraction : float
         Number of draws, with replacement, of coordinates to hide, as a share of their number. Rows
         hide coordinates of their own; in every third epoch, a batch hides the same.
-    n_steps : int
-        T.
-    batch_size, max_iter : int
-        Smallest number of rows of a batch, and largest number of epochs.
+    n_steps, batch_size, max_iter : int
+        T, smallest number of rows of a batch, and largest number of epochs.
     random_state : int, RandomState or None
 
     Attributes
     ----------
-    cluster_centers_ : ndarray (K, n_features)
-    labels_ : ndarray (n_samples,)
-    objective_ : float
-        The lowest loss.
-    n_iter_ : int
+    cluster_centers_, labels_ : ndarray (K, n_features), (n_samples,)
+    objective_, n_iter_ : float, int
+        The lowest loss, and the number of epochs.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from isthmus.study import SahaClAM
     >>> X = np.array([[-1.0, -1.1], [-1.1, -1.0], [1.0, 1.1], [1.1, 1.0]])
     >>> labels = SahaClAM(2, learning_rate=0.1, random_state=0).fit_predict(X)
     >>> labels[0] == labels[1] != labels[2] == labels[3]
