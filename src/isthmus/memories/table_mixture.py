@@ -18,7 +18,7 @@ from isthmus.memories.student_mixture import StudentMixture
 from isthmus.validation import as_log_weights, as_numbers, as_tensor, is_transforming
 
 # Components times points that are held at once.
-BLOCK_ENTRIES = 2**21
+BLOCK_ENTRIES = 2**19
 # How far probabilities of the values of a category may be from adding up to 1.
 TOLERANCE = 1e-5
 
@@ -176,31 +176,40 @@ class TableMixture(Energy):
         if not is_transforming():
             width = max(1, BLOCK_ENTRIES // (self.n_memories * self.dim))
         flat, mask = x.reshape(-1, self.dim), None if seen is None else seen.reshape(-1, self.dim)
-        sums = [
-            torch.logsumexp(self._logs(block, None if mask is None else mask[at : at + width]), 1)
-            for at, block in zip(range(0, len(flat), width), flat.split(width), strict=True)
-        ]
+        if mask is not None and not is_transforming() and bool(mask.all()):
+            mask = None
+        kept = self._kept()
+        sums = []
+        for at, block in zip(range(0, len(flat), width), flat.split(width), strict=True):
+            part = None if mask is None else mask[at : at + width]
+            sums.append(torch.logsumexp(self._logs(block, part, kept), 1))
         return torch.cat(sums).reshape(x.shape[:-1])
 
-    def _logs(self, x: Tensor, seen: Tensor | None) -> Tensor:
+    def _kept(self) -> tuple[Any, Tensor | None]:
+        """Return what no point decides: the frame of the numbers, and log-probabilities."""
+        numbers = None if self.numbers is None else _prepared(self.numbers)
+        return numbers, self._log_shares() if len(self.shares) else None
+
+    def _logs(self, x: Tensor, seen: Tensor | None, kept: Any = None) -> Tensor:
         """Return logarithms of the terms of the density of what is seen of points. (q, N)"""
+        prepared, log_shares = self._kept() if kept is None else kept
         count = self.n_numbers
         numbers, known = x[:, :count], None if seen is None else seen[:, :count]
         if self.numbers is None:
             assert self.log_weights is not None
             logs = self.log_weights + 0 * x[:, :1]  # a gradient of 0
         elif known is None or (not is_transforming() and bool(known.all())):
-            logs = _number_logs(self.numbers, numbers)
+            logs = _number_logs(self.numbers, numbers, prepared)
         else:
             empty = self.numbers.log_mixing_weights + self.log_normalizer()
             logs = empty.expand(len(x), -1).clone()
             for rows, places in patterns(known):
                 if places.any():
                     part = self.numbers.marginal(places)
-                    logs[rows] = _number_logs(part, numbers[rows][:, places])
-        if not len(self.shares):
+                    logs[rows] = _number_logs(part, numbers[rows][:, places], _prepared(part))
+        if log_shares is None:
             return logs
-        found = self._flags(x, seen) @ self._log_shares().to(x.dtype)
+        found = self._flags(x, seen) @ log_shares.to(x.dtype)
         never = found < 0.5 * _never(x)
         return torch.where(never, -torch.inf, logs + found)
 
@@ -371,9 +380,13 @@ class TableMixture(Energy):
         return drawn
 
 
-def _number_logs(numbers: StudentMixture, x: Tensor) -> Tensor:
+def _prepared(numbers: StudentMixture) -> tuple[Any, Tensor]:
+    return numbers._frame(), numbers._constants()
+
+
+def _number_logs(numbers: StudentMixture, x: Tensor, prepared: tuple[Any, Tensor]) -> Tensor:
     """Return logarithms of weight times density of each component at points. (q, N)"""
-    return numbers._terms(x, numbers._frame(), numbers._constants()).logs.T
+    return numbers._terms(x, *prepared).logs.T
 
 
 def _never(like: Tensor) -> float:

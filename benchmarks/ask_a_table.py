@@ -1,0 +1,311 @@
+"""Questions to tables of numbers and categories: pretrained("tables") against default rivals.
+
+    ISTHMUS_ARENA=path/to/parquet/files python benchmarks/ask_a_table.py  # tables of RESULTS.md
+
+A task is a table, n rows of it in context and up to 300 others. Columns of numbers with at most ten
+values, truth values and text are categories; those with more than 64 values are left out. The
+column to predict is drawn among those that fit. Rivals have scikit-learn's default settings, on
+numbers in standard units with gaps at the mean and indicators of categories. Ranks are means over
+tasks, 1 being the best. Rows whose class the context does not have are left out.
+
+Densities: gaps are filled by medians or modes, and numbers that repeat get uniform noise as wide as
+their resolution. The rivals are a kernel density estimate with a Gaussian and an
+Aitchison-Aitken kernel (both bandwidths by leave-one-out), a Gaussian mixture chosen by BIC whose
+components have frequencies of categories, and independent columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from measuring import Row, cpu_seconds, print_rows
+from numpy.typing import NDArray
+from pandas.api.types import is_object_dtype
+from scipy.special import logsumexp
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import roc_auc_score
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import cross_val_predict
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from isthmus.incontext import TableClassifier, TableRegressor, pretrained
+from isthmus.incontext.tables.features import column_resolution
+
+Array = NDArray[np.float64]
+LEVELS = np.arange(1, 10) / 10
+FEW, MOST, TEST_ROWS = 10, 64, 300
+
+
+def prepared(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return columns of numbers as float64 and all others as text, without those of many values."""
+    found = {}
+    for name, column in frame.items():
+        numeric = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+        if numeric and column.nunique() > FEW:
+            found[name] = column.astype(np.float64)
+        elif 2 <= column.nunique() <= MOST:
+            found[name] = column.astype(object).where(column.isna(), column.astype(str))
+    return pd.DataFrame(found)
+
+
+def draw(kind: str, n: int, most: int, seed: int) -> list[tuple[str, str, pd.DataFrame, int]]:
+    """Return tasks: the table, the column to predict, shuffled rows, and rows in context."""
+    tasks, folder = [], Path(os.environ.get("ISTHMUS_ARENA", "../shared/arena"))
+    for number, path in enumerate(sorted(folder.glob("*.parquet"))):
+        rng = np.random.default_rng([seed, n, number])
+        frame = prepared(pd.read_parquet(path))
+        frame = frame.iloc[rng.permutation(len(frame))[: n + TEST_ROWS]]
+        if len(frame) < n + 50 or frame.shape[1] < 2:
+            continue
+        context = frame.iloc[:n]
+        is_text = {name: is_object_dtype(frame[name]) for name in frame}
+        fits = [
+            name
+            for name in frame
+            if is_text[name] == (kind == "class") and context[name].notna().all()
+            and (2 <= context[name].nunique() <= 8 if kind == "class"
+                 else context[name].nunique() > 15)
+            and context[name].value_counts(normalize=True).iloc[0] < 0.9
+        ]  # fmt: skip
+        if kind == "density":
+            tasks.append((path.stem, "", frame, n))
+        elif fits:
+            tasks.append((path.stem, str(rng.choice(fits)), frame, n))
+    return tasks[:: max(1, len(tasks) // most)][:most]
+
+
+def as_numbers(context: pd.DataFrame, rows: pd.DataFrame) -> tuple[Array, Array]:
+    """Return what the rivals read."""
+    text = context.dtypes.map(is_object_dtype)
+    steps = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), list(text.index[~text])),
+        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), list(text.index[text])),
+    )
+    filled = [x.assign(**{c: x[c].fillna("?") for c in text.index[text]}) for x in (context, rows)]
+    return steps.fit_transform(filled[0]), steps.transform(filled[1])
+
+
+def calibration_error(shares: Array, right: Array) -> float:
+    """Return the expected calibration error of the most probable class, in ten bins."""
+    top, hit = shares.max(1), right[np.arange(len(right)), shares.argmax(1)]
+    bins = np.minimum((10 * top).astype(int), 9)
+    return sum(abs(hit[bins == b].mean() - top[bins == b].mean()) * (bins == b).mean()
+               for b in set(bins))  # fmt: skip
+
+
+def classification(model: str, n: int, most: int, seed: int) -> list[Row]:
+    rivals = {
+        "logistic": LogisticRegression(max_iter=500),
+        "forest": RandomForestClassifier(random_state=0),
+        "kNN": KNeighborsClassifier(),
+        "boosting": HistGradientBoostingClassifier(random_state=0),
+    }
+    losses, areas, errors = [], [], []
+    for _, target, frame, size in draw("class", n, most, seed):
+        rest, y = frame.drop(columns=target), frame[target].to_numpy()
+        classes, labels = np.unique(y[:size].astype(str), return_inverse=True)
+        asked = np.flatnonzero(np.isin(y[size:].astype(str), classes)) + size
+        truth = np.searchsorted(classes, y[asked].astype(str))
+        seen = as_numbers(rest.iloc[:size], rest.iloc[asked])
+        shares = {name: each.fit(seen[0], labels).predict_proba(seen[1])
+                  for name, each in rivals.items()}  # fmt: skip
+        ours = TableClassifier(model).fit(rest.iloc[:size], labels)
+        shares["tables"] = ours.predict_proba(rest.iloc[asked])
+        right = np.eye(len(classes))[truth]
+        safe = {name: np.clip(each, 1e-4, None) for name, each in shares.items()}
+        losses.append({name: -np.log((each / each.sum(1, keepdims=True))[right > 0]).mean()
+                       for name, each in safe.items()})  # fmt: skip
+        present = right.any(0)
+        if present.sum() > 1:
+            areas.append({name: roc_auc_score(right[:, present], each[:, present])
+                          for name, each in shares.items()})  # fmt: skip
+        errors.append(calibration_error(shares["tables"], right))
+    return [
+        _ranked(f"classification, {len(losses)} tables, n = {n}: log loss", losses)
+        | {"ECE of tables": f"{np.mean(errors):.3f}"},
+        {"table": f"classification, n = {n}: AUC", "measure": "mean"}
+        | {name: f"{value:.3f}" for name, value in pd.DataFrame(areas).mean().items()},
+    ]
+
+
+def _ranked(title: str, losses: list[Row]) -> Row:
+    frame = pd.DataFrame(losses)
+    ranks, means = frame.rank(axis=1).mean(), frame.mean()
+    shown = {name: f"{means[name]:.3f} ({ranks[name]:.2f})" for name in frame}
+    return {"table": title, "measure": "mean (rank)"} | shown
+
+
+def regression(model: str, n: int, most: int, seed: int) -> list[Row]:
+    rivals = {
+        "ridge": RidgeCV(np.geomspace(0.01, 1000, 16)),
+        "forest": RandomForestRegressor(random_state=0),
+        "kNN": KNeighborsRegressor(),
+    }
+    losses, squares, inside = [], [], []
+    for _, target, frame, size in draw("number", n, most, seed):
+        frame = frame[frame[target].notna()]
+        rest, y = frame.drop(columns=target), frame[target].to_numpy()
+        y = (y - y[:size].mean()) / y[:size].std()
+        seen = as_numbers(rest.iloc[:size], rest.iloc[size:])
+        quantiles, means = {}, {}
+        for name, each in rivals.items():
+            # Quantiles of the residuals of five folds about the prediction.
+            apart = y[:size] - cross_val_predict(each, seen[0], y[:size], cv=5)
+            means[name] = each.fit(seen[0], y[:size]).predict(seen[1])
+            quantiles[name] = means[name][:, None] + np.quantile(apart, LEVELS)
+        boost = HistGradientBoostingRegressor
+        means["boosting"] = boost(random_state=0).fit(seen[0], y[:size]).predict(seen[1])
+        quantiles["boosting"] = np.stack(
+            [boost(loss="quantile", quantile=q, random_state=0).fit(seen[0], y[:size])
+             .predict(seen[1]) for q in LEVELS], 1)  # fmt: skip
+        ours = TableRegressor(model).fit(rest.iloc[:size], y[:size])
+        both = ours.predict_quantile(rest.iloc[size:], [*LEVELS, 0.05, 0.95])
+        quantiles["tables"], means["tables"] = both[:, :9], ours.predict(rest.iloc[size:])
+        away = {name: y[size:, None] - each for name, each in quantiles.items()}
+        losses.append({name: np.maximum(LEVELS * each, (LEVELS - 1) * each).mean()
+                       for name, each in away.items()})  # fmt: skip
+        squares.append({name: np.sqrt(np.mean((y[size:] - each) ** 2))
+                        for name, each in means.items()})  # fmt: skip
+        inside.append(np.mean((y[size:] >= both[:, 9]) & (y[size:] <= both[:, 10])))
+    title = f"regression, {len(losses)} tables, n = {n}"
+    return [
+        _ranked(f"{title}: pinball loss", losses)
+        | {"in 90 % interval of tables": f"{100 * np.mean(inside):.1f} %"},
+        _ranked(f"{title}: RMSE, standard deviations", squares),
+    ]
+
+
+def filled(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """Return a table without gaps, and with uniform noise where numbers repeat."""
+    found = {}
+    for name, column in frame.items():
+        if column.dtype == object:
+            found[name] = column.fillna(column.mode().iloc[0])
+        else:
+            values = column.fillna(column.median()).to_numpy()
+            step = float(column_resolution(torch.from_numpy(values[:, None]))[0])
+            found[name] = values + step * rng.uniform(-0.5, 0.5, len(values))
+    return pd.DataFrame(found)
+
+
+def mixed_kernels(x: Array, codes: Array, at: Array, at_codes: Array) -> Array:
+    """Return log-densities of a product kernel, whose bandwidths maximise those left out."""
+    counts = codes.max(0, initial=0) + 1
+
+    def logs(a: Array, a_codes: Array, h: float, share: float) -> Array:
+        squares = ((a[:, None] - x) ** 2).sum(2)
+        found = -0.5 * squares / h**2 - x.shape[1] * np.log(h * np.sqrt(2 * np.pi))
+        for column, count in enumerate(counts):
+            same = a_codes[:, None, column] == codes[:, column]
+            found = found + np.where(same, np.log(1 - share), np.log(share / max(count, 1)))
+        return found
+
+    best = (-np.inf, 0.3, 0.1)
+    for h in np.geomspace(0.05, 2, 10):
+        for share in (0.01, 0.03, 0.1, 0.2, 0.4, 0.7):
+            own = logs(x, codes, h, share)
+            np.fill_diagonal(own, -np.inf)
+            best = max(best, (logsumexp(own, axis=1).mean(), h, share))
+    return logsumexp(logs(at, at_codes, *best[1:]), axis=1) - np.log(len(x))
+
+
+def mixed_mixture(x: Array, codes: Array, at: Array, at_codes: Array) -> Array:
+    """Return log-densities of a Gaussian mixture by BIC, with categories of each component."""
+    fits = [
+        GaussianMixture(parts, covariance_type=kind, random_state=0, reg_covar=1e-3).fit(x)
+        for kind in ("full", "diag")
+        for parts in range(1, min(6, len(x) // 8) + 1)
+    ]
+    fit = min(fits, key=lambda each: each.bic(x))
+    shares = fit.predict_proba(x)
+    logs = fit._estimate_weighted_log_prob(at)
+    for column in range(codes.shape[1]):
+        values = codes[:, column].max() + 1
+        table = shares.T @ np.eye(values + 1)[codes[:, column]] + 1 / (values + 1)
+        table /= table.sum(1, keepdims=True)
+        logs = logs + np.log(table[:, np.minimum(at_codes[:, column], values)]).T
+    return logsumexp(logs, axis=1)
+
+
+def density(model: str, n: int, most: int, seed: int) -> list[Row]:
+    reader, losses = pretrained(model), []
+    for name, _, frame, size in draw("density", n, most, seed):
+        rng = np.random.default_rng([seed, n, len(name)])
+        frame = filled(frame, rng)
+        numbers = [c for c in frame if frame[c].dtype != object and frame[c][:size].std() > 0]
+        frame = frame[numbers + [c for c in frame if frame[c].dtype == object]]
+        x = frame[numbers].to_numpy()
+        x = np.clip((x - x[:size].mean(0)) / x[:size].std(0), -30, 30)
+        frame = frame.assign(**{c: x[:, k] for k, c in enumerate(numbers)})
+        if not numbers or frame.shape[1] > 64:
+            continue
+        codes = np.zeros((len(frame), 0), int)
+        for column in frame.columns[len(numbers) :]:
+            values = {v: k for k, v in enumerate(frame[column].iloc[:size].unique())}
+            code = frame[column].map(values).fillna(len(values)).astype(int).to_numpy()
+            codes = np.column_stack([codes, code])
+        given = x[:size], codes[:size], x[size:], codes[size:]
+        found = {"kernels": -mixed_kernels(*given).mean(), "mixture": -mixed_mixture(*given).mean()}
+        found["tables"] = -reader.condition(frame.iloc[:size]).log_prob(frame.iloc[size:]).mean()
+        losses.append({name: value / frame.shape[1] for name, value in found.items()})
+    first = np.mean([min(each, key=each.get) == "tables" for each in losses])
+    title = f"density of mixed tables, {len(losses)} tables, n = {n}: nats a cell"
+    return [_ranked(title, losses) | {"tables is best on": f"{100 * first:.0f} %"}]
+
+
+def speed(model: str) -> list[Row]:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(500, 8))).add_prefix("x")
+    for column in range(4):
+        frame[f"c{column}"] = rng.choice(list("abcde"), 500)
+    reader = pretrained(model)
+    table, rows = reader.condition(frame), frame.sample(10_000, replace=True, random_state=0)
+    return [{
+        "table": "CPU seconds on one thread, 500 rows of 8 numbers and 4 categories",
+        "condition": f"{cpu_seconds(lambda: reader.condition(frame), 3):.2f}",
+        "10,000 log_prob": f"{cpu_seconds(lambda: table.log_prob(rows), 3):.2f}",
+        "300 rows, 9 quantiles":
+            f"{cpu_seconds(lambda: table.quantile('x0', LEVELS, rows[:300]), 1):.2f}",
+    }]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="tables", help="a name, or the folder of a model")
+    parser.add_argument("--sizes", default="64,256")
+    parser.add_argument("--tables", type=int, default=24, help="the most of each kind")
+    parser.add_argument("--jobs", default="classification,regression,density,speed")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    start, rows = time.process_time(), []
+    jobs = {"classification": classification, "regression": regression, "density": density}
+    for job in arguments.jobs.split(","):
+        for n in map(int, arguments.sizes.split(",") if job in jobs else ()):
+            rows += jobs[job](arguments.model, n, arguments.tables, arguments.seed)
+            print(rows[-2:], flush=True)
+        rows += speed(arguments.model) if job == "speed" else []
+    print(f"{time.process_time() - start:.0f} CPU seconds\n")
+    print_rows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Questions to tables of numbers and categories: exact, equivariant, and kind to bad input."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from isthmus.errors import DtypeError, InvalidInputError
+from isthmus.incontext import ConditionedTable, TableDensity, fill_rows, pretrained, score_rows
+from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
+
+RANDOM = np.random.default_rng(0)
+
+
+def frame(rows: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    kind = rng.choice(["cat", "dog", "emu"], rows, p=[0.5, 0.3, 0.2])
+    weight = np.where(kind == "cat", 4.0, 20.0) + rng.normal(size=rows)
+    table = pd.DataFrame({"kind": kind, "weight": weight, "old": rng.random(rows) < 0.4})
+    table["legs"] = np.where(kind == "emu", 2, 4)
+    table.loc[3, "weight"], table.loc[5, "kind"] = np.nan, None
+    return table
+
+
+@pytest.fixture(scope="module")
+def model():
+    return pretrained("tables")
+
+
+@pytest.fixture(scope="module")
+def table(model) -> ConditionedTable:
+    return model.condition(frame())
+
+
+def test_all_cells_add_up_to_one(model) -> None:
+    """Brute force: every combination of values, and one value that no row has."""
+    rng = np.random.default_rng(2)
+    data = pd.DataFrame({"a": rng.choice(list("xyz"), 40), "b": rng.random(40) < 0.3})
+    data["c"] = np.where(data.a == "x", "p", rng.choice(list("pq"), 40))
+    density = model.condition(data)
+    cells = list(itertools.product("xyz?", [True, False, "?"], "pq?"))
+    rows = pd.DataFrame(cells, columns=["a", "b", "c"])
+    chances = np.exp(density.log_prob(rows))
+    assert abs(chances.sum() - 1) < 1e-10
+    for name in rows:
+        alone = np.exp(density.log_prob(rows[[name]].drop_duplicates()))
+        assert abs(alone.sum() - 1) < 1e-10
+    given = density.predict("a", {"c": "q"}).iloc[0]
+    shares = [chances[(rows.a == a) & (rows.c == "q")].sum() for a in "xyz"]
+    np.testing.assert_allclose(given[list("xyz")], shares / np.sum(shares), rtol=1e-9)
+
+
+def test_numbers_integrate_to_the_mass_of_the_cell(table) -> None:
+    part = table.conditional({"old": True, "legs": 4})
+    line = np.linspace(-200, 300, 400_001)
+    total = 0.0
+    for kind in ("cat", "dog", "emu", "a new one"):
+        density = np.exp(part.log_prob(pd.DataFrame({"kind": kind, "weight": line})))
+        total += np.trapezoid(density, line)
+    assert total == pytest.approx(1, abs=2e-3)  # tails beyond the line
+
+
+def test_answers_agree_with_each_other(table) -> None:
+    rows = frame().drop(columns="weight").head(7)
+    levels = np.array([0.05, 0.5, 0.95])
+    found = table.quantile("weight", levels, rows)
+    assert found.shape == (7, 3)
+    for place, level in enumerate(levels):
+        below = table.cdf("weight", found[:, place], rows)
+        np.testing.assert_allclose(below, level, atol=1e-5)
+    low, high = table.interval("weight", 0.9, rows)
+    np.testing.assert_allclose([low, high], found[:, [0, 2]].T)
+    mean = table.predict("weight", rows)
+    assert list(mean.index) == list(rows.index)
+    filled = table.fill(rows.assign(weight=np.nan))
+    np.testing.assert_allclose(filled.weight, mean, rtol=1e-9)
+    one = table.conditional(rows.iloc[0].to_dict())
+    assert one.columns == ("weight",)
+    assert one.predict("weight").iloc[0] == pytest.approx(mean.iloc[0], rel=1e-9)
+    shares = table.predict("kind", frame().head(9))
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert set(shares.columns) == {"cat", "dog", "emu"}
+    filled = table.fill(frame())
+    assert not filled.isna().any().any()
+    assert filled.loc[5, "kind"] == table.predict("kind", frame().loc[[5]]).idxmax(axis=1).iloc[0]
+
+
+def test_draws_have_the_types_of_the_table_and_what_is_given(table) -> None:
+    drawn = table.sample(500, seed=1)
+    assert list(drawn.columns) == list(frame().columns)
+    assert drawn.legs.dtype == frame().legs.dtype
+    assert set(drawn.kind) <= {"cat", "dog", "emu"}
+    usual = table.predict("kind").iloc[0]
+    assert abs((drawn.kind == "cat").mean() - usual["cat"]) < 0.1
+    cats = table.sample(300, given={"kind": "cat"}, seed=1)
+    assert (cats.kind == "cat").all()
+    assert abs(cats.weight.mean() - table.predict("weight", {"kind": "cat"}).iloc[0]) < 1
+
+
+def test_odd_rows_are_found_with_the_column_that_makes_them_odd(table) -> None:
+    rows = frame().head(2).assign(weight=[4.0, 400.0], kind=["cat", "dog"])
+    found = table.outliers(rows)
+    assert found.p_value[0] > 0.02 > found.p_value[1] > 0
+    assert found.outlier.tolist() == [False, True]
+    assert found.odd_columns[1][0] == "weight"
+    new = table.outliers(frame().head(1).assign(kind="unicorn"))
+    assert np.isfinite(new.log_density).all()
+    scored = score_rows(frame(), rows)
+    assert scored.outlier.tolist() == [False, True]
+
+
+def test_nothing_known_is_certain(table) -> None:
+    empty = dict.fromkeys(frame())
+    assert table.log_prob(empty) == pytest.approx(0, abs=1e-12)
+    assert np.isnan(table.outliers(empty).percentile).all()
+
+
+def test_the_density_moves_with_the_table(model) -> None:
+    data, rows = frame().dropna(), frame(90).dropna().tail(20)
+    expected = model.condition(data).log_prob(rows)
+    shuffled = model.condition(data.sample(frac=1, random_state=0)).log_prob(rows)
+    np.testing.assert_allclose(shuffled, expected, atol=1e-8)
+    order = ["old", "legs", "kind", "weight"]
+    np.testing.assert_allclose(
+        model.condition(data[order]).log_prob(rows[order]), expected, atol=1e-8
+    )
+    names = {"cat": "z", "dog": "a", "emu": "m"}
+    renamed = model.condition(data.replace({"kind": names})).log_prob(rows.replace({"kind": names}))
+    np.testing.assert_allclose(renamed, expected, atol=1e-8)
+    scaled = model.condition(data.assign(weight=5 - 3 * data.weight))
+    found = scaled.log_prob(rows.assign(weight=5 - 3 * rows.weight))
+    np.testing.assert_allclose(found + np.log(3), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("target", [None, 1, 3])
+def test_a_network_with_random_weights_is_equivariant(target) -> None:
+    torch.manual_seed(0)
+    network = TableNetwork(TableConfig(width=16, cell_width=8, layers=2, heads=2)).double()
+    for value in network.parameters():
+        torch.nn.init.normal_(value, std=0.2)
+    x, codes = torch.randn(1, 20, 2).double(), torch.randint(-1, 3, (1, 20, 2))
+    counts = torch.tensor([[3, 3]])
+    expected = write_memory(network, x, codes, counts, target).log_prob(x, codes)
+    rows = torch.randperm(20)
+    moved = write_memory(network, x[:, rows], codes[:, rows], counts, target)
+    torch.testing.assert_close(moved.log_prob(x, codes), expected)
+    names = torch.tensor([2, 0, 1, -1])  # the last for -1
+    other = names[codes]
+    renamed = write_memory(network, -x, other, counts, target)
+    torch.testing.assert_close(renamed.log_prob(-x, other), expected)
+
+
+def test_a_target_that_is_told_leaves_a_density(model) -> None:
+    density = model.condition(frame(), target="kind")
+    assert density.predict("kind", {"weight": 4.0}).iloc[0]["cat"] > 0.8
+    with pytest.raises(InvalidInputError):
+        model.condition(frame(), target="colour")
+
+
+def test_estimator_and_functions_take_frames() -> None:
+    density = TableDensity().fit(frame())
+    assert np.isfinite(density.score_samples(frame())).all()
+    assert density.predict("kind", {"legs": 2}).idxmax(axis=1).iloc[0] == "emu"
+    assert density.sample(4, 0, given={"old": True}).old.all()
+    assert (density.fill(frame()).kind == fill_rows(frame()).kind).all()
+    plain = TableDensity().fit(frame()[["weight", "legs"]].dropna())
+    assert plain.predict("weight", {"legs": 2}).iloc[0] > 10
+
+
+def test_times_are_times(model) -> None:
+    data = frame().dropna()
+    data["day"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(data.weight, "D")
+    density = model.condition(data)
+    found = density.predict("day", {"weight": 20.0}).iloc[0]
+    assert abs(found - pd.Timestamp("2024-01-21")) < pd.Timedelta(days=3)
+    assert density.sample(3).day.dtype == data.day.dtype
+
+
+def test_bad_input(model, table) -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(InvalidInputError, match="columns"):
+        model.condition(pd.DataFrame(rng.normal(size=(9, 65))))
+    with pytest.raises(InvalidInputError, match="values"):
+        model.condition(frame().assign(empty=np.nan))
+    with pytest.raises(InvalidInputError, match="repeat"):
+        model.condition(pd.DataFrame({"id": [f"row {k}" for k in range(99)], "x": range(99)}))
+    with pytest.raises(InvalidInputError):
+        model.condition(frame().head(4))
+    with pytest.raises(InvalidInputError, match="Infinite"):
+        model.condition(frame().assign(weight=np.inf))
+    with pytest.raises(InvalidInputError):
+        table.predict("colour")
+    with pytest.raises(InvalidInputError):
+        table.quantile("kind", 0.5)
+    with pytest.raises(InvalidInputError):
+        table.conditional({"colour": 1})
+    with pytest.raises(InvalidInputError):
+        table.log_prob(pd.DataFrame({"colour": [1]}))
+    with pytest.raises(DtypeError):
+        table.log_prob({"weight": "heavy"})
+
+
+def test_many_values_constant_columns_and_gaps(model) -> None:
+    rng = np.random.default_rng(0)
+    data = pd.DataFrame({"town": rng.integers(0, 90, 300).astype(str), "x": rng.normal(size=300)})
+    data["same"], data["one"] = "always", 7
+    data.loc[::3, "x"] = np.nan
+    data.loc[300] = [None] * 4
+    density = model.condition(data)
+    assert np.isfinite(density.log_prob(data)).all()
+    assert len(density.categories["town"]) <= 64
+    assert density.predict("same").iloc[0]["always"] == pytest.approx(1)
+    assert not density.sample(9).isna().any().any()
