@@ -127,10 +127,9 @@ def draw_rows(
 
     Small tables of numbers are drawn from their in-context density
     (:class:`isthmus.incontext.ICLTables`). Of others, a row is chosen and moved by the noise of a
-    Gaussian kernel that has the shape of the data (:func:`isthmus.bandwidth.choose`). Whole
-    numbers and decimals are rounded as the table's are; frequent values and
-    categories are those of the chosen, or the nearest, row, exchanged with those of a similar row
-    if nothing else would change.
+    Gaussian kernel that has the shape of the data (:func:`isthmus.bandwidth.choose`). Numbers are
+    rounded as the table's are; frequent values and categories are those of the chosen, or the
+    nearest, row, exchanged with those of a similar row if nothing else would change.
 
     Parameters
     ----------
@@ -139,25 +138,23 @@ def draw_rows(
         and text that holds numbers, dates or hardly repeats.
     n : int
     model : {"auto", "tables", "kernel"}
-        "tables" needs 5 to 1,024 rows and up to 16 columns of numbers that vary, and no others,
-        with cells that are not all frequent values; "auto" takes it where it can, and the
-        kernel elsewhere.
+        "tables" needs 5 to 1,024 rows and up to 16 columns of numbers that vary, and no others;
+        "auto" takes it where it can, and the kernel elsewhere.
     sigma : float, optional
         Bandwidth of a round kernel, in robust standard deviations. Default: "auto".
     privacy : float
         Standard deviations of noise that columns of numbers get, with the covariance of the table;
-        means and covariances stay. 0 is closest to the data, and far above 1 only means and
-        covariances are left. No guarantee comes with it: `Draws.membership` measures what draws
-        tell of the rows. Draws that are `given` values get no noise.
+        means and covariances stay. 0 is closest to the data. No guarantee comes with it:
+        `Draws.membership` measures what draws tell of the rows. Draws that are `given` values get
+        no noise.
     outside : bool
         Allow values outside the range of a column.
     check : bool
         Draw also from 70 % of the rows, and compare with the others.
     given : dict, optional
         Values that draws must have: a number or category, or (low, high) for a range of a column of
-        numbers. Draws are from the conditional density of the kernel: rows are chosen by the
-        mass that their kernels have there, and other columns move with the given ones. Ranges
-        of several columns whose kernels are correlated are met one by one.
+        numbers. Draws are from the conditional density of the kernel. Ranges of several columns
+        whose kernels are correlated are met one by one.
     gaps : {"keep", "fill"}
         Missing numbers: "keep" draws gaps as often, and where similar rows have them. They are
         learned from as if filled by a similar row. Missing categories are a category.

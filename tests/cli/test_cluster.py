@@ -9,25 +9,23 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 
-from isthmus.cli.main import main
 from isthmus.cluster import ClAMELBO, TableModel
 
 IRIS = load_iris(as_frame=True)
 
 
 @pytest.fixture
-def iris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def iris(run) -> None:
     frame = IRIS.data.copy()
     frame.insert(0, "plant", [f"p{number:03}" for number in range(len(frame))])
     frame["species"] = [IRIS.target_names[kind] for kind in IRIS.target]
     frame.to_csv("iris.csv", index=False)
-    return tmp_path / "iris.csv"
 
 
 @pytest.mark.slow
-def test_the_default_writes_and_prints_the_clusters_of_the_library(iris, capsys) -> None:
-    assert main(["cluster", "iris.csv", "--id", "plant", "--label", "species"]) == 0
+@pytest.mark.usefixtures("iris")
+def test_the_default_writes_and_prints_the_clusters_of_the_library(run) -> None:
+    out = run("cluster iris.csv --id plant --label species").out
     found = TableModel.fit(IRIS.data).describe(
         IRIS.data, classes=IRIS.target_names[IRIS.target], class_name="species"
     )
@@ -37,7 +35,7 @@ def test_the_default_writes_and_prints_the_clusters_of_the_library(iris, capsys)
     for name, values in found.to_frame().items():
         if name not in ("row", "species"):
             np.testing.assert_allclose(rows[name], values, rtol=1e-9, atol=1e-12)
-    out = re.sub(r"\bp(\d{3})\b", lambda found: str(int(found[1]) + 1), capsys.readouterr().out)
+    out = re.sub(r"\bp(\d{3})\b", lambda found: str(int(found[1]) + 1), out)
     assert out == f"{found}\n\nrows written to  iris.clusters.csv\n"
 
 
@@ -50,64 +48,55 @@ def test_the_default_writes_and_prints_the_clusters_of_the_library(iris, capsys)
         (["--method", "mean-shift", "--bandwidth", "0.5"], {"bandwidth": 0.5}),
     ],
 )
-def test_every_option_reaches_the_library(iris, options, settings, capsys) -> None:
+@pytest.mark.usefixtures("iris")
+def test_every_option_reaches_the_library(run, options, settings) -> None:
     if "bandwidth" in settings:
         settings["method"] = "mean-shift"
     settings["standardise"] = "--no-standardise" not in options
-    common = ["--drop", "plant,species", "--seed", "5", "-o", "out.parquet", "--quiet", "--json"]
-    assert main(["cluster", str(iris), *options, *common]) == 0
+    common = "--drop plant,species --seed 5 -o out.parquet --quiet --json"
+    printed = json.loads(run(f"cluster iris.csv {common}", *options).out)
     found = TableModel.fit(IRIS.data, seed=5, **settings).describe(IRIS.data)
     rows = pd.read_parquet("out.parquet")
     assert rows["row"].to_list() == list(range(1, 151))
     assert list(rows["cluster"]) == list(found.labels + 1)
-    printed = json.loads(capsys.readouterr().out)
     assert printed == found.summary | {"output": "out.parquet"}
 
 
-def test_a_saved_model_labels_other_rows(iris, capsys) -> None:
-    save = ["-k", "3", "--save", "model.safetensors", "-o", "a.csv", "--quiet"]
-    assert main(["cluster", str(iris), *save]) == 0
-    assert capsys.readouterr().out.endswith("model written to  model.safetensors\n")
-    pd.read_csv(iris).iloc[::-1, ::-1][:60].to_csv("other.csv", index=False)
-    assert main(["cluster", "other.csv", "--model", "model.safetensors", "-o", "b.csv"]) == 0
+@pytest.mark.usefixtures("iris")
+def test_a_saved_model_labels_other_rows(run) -> None:
+    text = run("cluster iris.csv -k 3 --save model.safetensors -o a.csv --quiet").out
+    assert text.endswith("model written to  model.safetensors\n")
+    pd.read_csv("iris.csv").iloc[::-1, ::-1][:60].to_csv("other.csv", index=False)
+    run("cluster other.csv --model model.safetensors -o b.csv")
     assert list(pd.read_csv("b.csv")["cluster"]) == list(pd.read_csv("a.csv")["cluster"][::-1][:60])
     scale = ClAMELBO.load("model.safetensors").table_scale_
     np.testing.assert_allclose(scale, IRIS.data.std(ddof=0))
 
 
-def test_ids_are_found_by_name_and_a_model_that_learned_from_them_says_so(iris, capsys) -> None:
+def test_ids_are_found_by_name_and_a_model_that_learned_from_them_says_so(run) -> None:
     frame = IRIS.data.copy()
     frame.insert(1, "plant_id", 1000 + np.arange(len(frame)))
     frame.to_csv("numbered.csv", index=False)
-    assert main(["cluster", "numbered.csv", "-k", "2"]) == 0
+    assert "'plant_id'" in run("cluster numbered.csv -k 2").err
     rows = pd.read_csv("numbered.clusters.csv")
     assert list(rows["plant_id"]) == list(frame["plant_id"])
-    assert "'plant_id'" in capsys.readouterr().err
-    save = ["cluster", "numbered.csv", "-k", "2", "--id", "none", "--save", "m"]
-    assert main(save) == 0
-    assert "5 features" in capsys.readouterr().out
-    assert main(["cluster", "numbered.csv", "--model", "m"]) == 2
-    assert "ids" in capsys.readouterr().err
-    assert main(["cluster", "numbered.csv", "--model", "m", "--id", "none"]) == 0
+    assert "5 features" in run("cluster numbered.csv -k 2 --id none --save m").out
+    assert "ids" in run("cluster numbered.csv --model m", code=2).err
+    run("cluster numbered.csv --model m --id none")
 
 
-def test_rows_go_to_stdout_alone_on_request(iris, capsys) -> None:
-    assert main(["cluster", str(iris), "-k", "2", "-o", "-"]) == 0
-    out = capsys.readouterr()
+@pytest.mark.usefixtures("iris")
+def test_rows_go_to_stdout_alone_on_request(run) -> None:
+    out = run("cluster iris.csv -k 2 -o -")
     assert out.out.startswith("row,cluster,certainty,log_density,p1,p2\n1,")
     assert out.out.count("\n") == 151
     assert "plant, species" in out.err
-    assert sorted(path.name for path in iris.parent.iterdir()) == ["iris.csv"]
+    assert [path.name for path in Path().iterdir()] == ["iris.csv"]
 
 
-def test_a_table_with_semicolons_stays_one_and_a_second_run_says_that_it_replaces(
-    tmp_path, monkeypatch, capsys
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_table_with_semicolons_stays_one_and_a_second_run_says_that_it_replaces(run) -> None:
     Path("semi.csv").write_text("a;b\n1,5;2\n2,5;3\n9,5;8\n8;9\n")
-    assert main(["cluster", "semi.csv"]) == 0
+    assert run("cluster semi.csv").out.endswith("rows written to  semi.clusters.csv\n")
     rows = pd.read_csv("semi.clusters.csv", sep=";", decimal=",")
     assert rows["certainty"].between(0.5, 1).all()
-    assert capsys.readouterr().out.endswith("rows written to  semi.clusters.csv\n")
-    assert main(["cluster", "semi.csv"]) == 0
-    assert capsys.readouterr().out.endswith("rows written to  semi.clusters.csv (replaced)\n")
+    assert run("cluster semi.csv").out.endswith("rows written to  semi.clusters.csv (replaced)\n")

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 
-from isthmus.cli.main import main
 from isthmus.cluster import TableModel
 from isthmus.impute import fill_gaps
 
@@ -18,9 +17,8 @@ COLUMNS = ["a", "b", "c", "d"]
 
 
 @pytest.fixture
-def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+def gaps(run) -> pd.DataFrame:
     """Iris with a name and a species, and a tenth of its cells missing, as gaps.csv."""
-    monkeypatch.chdir(tmp_path)
     frame = IRIS.data.set_axis(COLUMNS, axis=1)
     frame = frame.mask(np.random.default_rng(0).random(frame.shape) < 0.1)
     frame.insert(0, "name", [f"{number:03}" for number in range(150)])
@@ -42,50 +40,45 @@ def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
         ),
     ],
 )
-def test_every_option_reaches_the_library(gaps, options, settings, capsys) -> None:
+def test_every_option_reaches_the_library(run, gaps, options, settings) -> None:
     IRIS.data.set_axis(COLUMNS, axis=1)[COLUMNS[::-1]].to_csv("whole.csv", index=False)
-    common = ["--drop", "name", "-o", "o.parquet", "--json", "--quiet"]
-    assert main(["complete", "gaps.csv", *options, *common]) == 0
+    printed = run("complete gaps.csv --drop name -o o.parquet --json --quiet", *options).out
     expected = fill_gaps(gaps[COLUMNS], words=gaps[["species"]], **settings)
     rows = pd.read_parquet("o.parquet")
     np.testing.assert_allclose(rows[COLUMNS], expected.X.round(1), rtol=1e-12)
     assert list(rows.columns) == list(gaps.columns)
-    assert json.loads(capsys.readouterr().out) == expected.summary | {"output": "o.parquet"}
+    assert json.loads(printed) == expected.summary | {"output": "o.parquet"}
 
 
-def test_a_saved_model_completes_the_columns_that_it_knows(gaps, capsys) -> None:
-    learn = ["--drop", "name,d", "--save", "m.safetensors", "-o", "c.csv", "--quiet"]
-    assert main(["cluster", "gaps.csv", *learn]) == 0
-    assert main(["complete", "gaps.csv", "--drop", "name", "--model", "m.safetensors"]) == 0
+def test_a_saved_model_completes_the_columns_that_it_knows(run, gaps) -> None:
+    run("cluster gaps.csv --drop name,d --save m.safetensors -o c.csv --quiet")
+    notes = run("complete gaps.csv --drop name --model m.safetensors").err
     expected = fill_gaps(gaps[COLUMNS], model=TableModel.load("m.safetensors"))
     found = pd.read_csv("gaps.completed.csv")[COLUMNS]
     np.testing.assert_allclose(found, expected.X.round(1), rtol=1e-12)
-    assert expected.notes[0] in capsys.readouterr().err
+    assert expected.notes[0] in notes
 
 
-def test_ids_are_no_features_and_are_written_unchanged(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_ids_are_no_features_and_are_written_unchanged(run) -> None:
     values = np.random.default_rng(0).normal(size=(12, 2)).round(3).astype(str)
     values[5, 1] = ""
     header = ["customer_id,a,b,group_id"]
     lines = [f"{50 - n},{a},{b},{n // 5}" for n, (a, b) in enumerate(values)]
     Path("t.csv").write_text("\n".join(header + lines))
     Path("plain.csv").write_text("\n".join(line.split(",", 1)[1] for line in header + lines))
-    command = ["complete", "t.csv", "--sigma", "1", "-o", "out.json"]
-    assert main(command) == 0
-    assert "'customer_id'" in capsys.readouterr().err
-    assert main(["complete", "plain.csv", "--sigma", "1", "-o", "plain_out.csv"]) == 0
+    command = "complete t.csv --sigma 1 -o out.json"
+    assert "'customer_id'" in run(command).err
+    run("complete plain.csv --sigma 1 -o plain_out.csv")
     found = pd.read_json("out.json")
     assert list(found.columns) == header[0].split(",")
     assert list(found["customer_id"]) == list(range(50, 38, -1))
     assert np.allclose(found.iloc[:, 1:], pd.read_csv("plain_out.csv"), rtol=1e-12)
     # A memory may repeat ids, which are then a column that is not used.
     Path("memory.csv").write_text("\n".join([*header, *lines, lines[0]]))
-    assert main([*command, "--memory", "memory.csv"]) == 0
+    run(f"{command} --memory memory.csv")
 
 
-def test_the_page_on_the_command_line_shows_the_real_output(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_page_on_the_command_line_shows_the_real_output(run) -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     exec(next(block for block in blocks if "iris.csv" in block), {})
@@ -96,14 +89,12 @@ def test_the_page_on_the_command_line_shows_the_real_output(tmp_path, monkeypatc
     )
     assert len(shown) == 4
     for command, expected in shown:
-        assert main(command.split()) == 0
-        assert capsys.readouterr().out == expected
+        assert run(command).out == expected
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def shop(run) -> list[list[str]]:
     """Write a table of ids, dates, amounts, truth values and text, each with gaps, as shop.csv."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     age = rng.integers(18, 80, 120)
     pay = 30 * age + rng.normal(0, 90, 120)
@@ -121,10 +112,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return frame.to_numpy().tolist()
 
 
-def test_fills_are_written_as_the_cells_of_their_column(shop, capsys) -> None:
+def test_fills_are_written_as_the_cells_of_their_column(run, shop) -> None:
     """Ids, dates, gaps, text and amounts: only gaps change, and what stays empty is named."""
-    assert main(["complete", "shop.csv"]) == 0
-    notes = capsys.readouterr().err
+    notes = run("complete shop.csv").err
     assert "Gaps are left in when (6), note (6)" in notes
     assert "'customer_id' is used as row ids" in notes
     found = pd.read_csv("shop.completed.csv", dtype=str, keep_default_na=False).to_numpy().tolist()
@@ -144,10 +134,9 @@ def test_fills_are_written_as_the_cells_of_their_column(shop, capsys) -> None:
     ["a,b,c,d\n1,2,2,7\n,,,7\n3,,4,7\n5,6,6,7\n,8,8,7\n", "a,b\n0,\n0,5\n0,\n"],
     ids=["an empty row, a constant and a duplicate", "one observed cell"],
 )
-def test_bare_tables_are_filled(tmp_path, monkeypatch, content) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_bare_tables_are_filled(run, content) -> None:
     Path("bare.csv").write_text(content)
-    assert main(["complete", "bare.csv", "--quiet"]) == 0
+    run("complete bare.csv --quiet")
     given, found = pd.read_csv("bare.csv"), pd.read_csv("bare.completed.csv")
     known = given.notna().to_numpy()
     np.testing.assert_array_equal(found.to_numpy()[known], given.to_numpy()[known])

@@ -2,13 +2,11 @@
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from isthmus.cli.main import main
 from isthmus.cluster import TableModel
 from isthmus.synthesis import draw_rows
 
@@ -16,11 +14,9 @@ X = np.random.default_rng(0).normal(size=(60, 3)) * [100, 1, 0.01] + [1000, -5, 
 COLUMNS = ["mass", "charge", "size"]
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "points.csv"
-    pd.DataFrame(X, columns=COLUMNS).to_csv(path, index=False)
-    return path
+@pytest.fixture(autouse=True)
+def points(run) -> None:
+    pd.DataFrame(X, columns=COLUMNS).to_csv("points.csv", index=False)
 
 
 @pytest.mark.parametrize(
@@ -40,16 +36,14 @@ def data(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_every_option_reaches_the_library(data, options, settings, sampling, capsys) -> None:
+def test_every_option_reaches_the_library(run, options, settings, sampling) -> None:
     model = TableModel.fit(X, columns=COLUMNS, **{"method": "kde", **settings})
     expected, chains = model.sample(7, **sampling)
-    assert main(["sample", str(data), "-n", "7", *options]) == 0
-    streams = capsys.readouterr()
+    streams = run("sample points.csv -n 7", *options)
     found = pd.read_csv(io.StringIO(streams.out))
     pd.testing.assert_frame_equal(found, expected, rtol=1e-9)
     assert ("R-hat" in streams.err) == (chains is not None)
-    assert main(["sample", str(data), "-n", "7", *options, "--json", "--quiet"]) == 0
-    streams = capsys.readouterr()
+    streams = run("sample points.csv -n 7 --json --quiet", *options)
     printed = json.loads(streams.out, parse_constant=pytest.fail)
     assert streams.err == ""
     pd.testing.assert_frame_equal(pd.DataFrame(printed["rows"]), expected, rtol=1e-9)
@@ -58,28 +52,23 @@ def test_every_option_reaches_the_library(data, options, settings, sampling, cap
         assert printed["chains"]["largest_r_hat"] == pytest.approx(float(chains.r_hat.max()))
 
 
-def test_a_saved_model_takes_the_place_of_the_data(data, tmp_path, capsys) -> None:
-    model = tmp_path / "groups.model"  # known by its contents, not by its name
-    command = ["cluster", str(data), "-k", "2", "--save", str(model), "--quiet"]
-    assert main([*command, "-o", str(tmp_path / "labels.csv")]) == 0
-    capsys.readouterr()
-    assert main(["sample", str(model), "-n", "50"]) == 0
-    found = pd.read_csv(io.StringIO(capsys.readouterr().out))
+def test_a_saved_model_takes_the_place_of_the_data(run) -> None:
+    # It is known by its contents, not by its name.
+    run("cluster points.csv -k 2 --save groups.model --quiet -o labels.csv")
+    found = pd.read_csv(io.StringIO(run("sample groups.model -n 50").out))
     expected = TableModel.fit(X, columns=COLUMNS, n_clusters=2).sample(50)[0]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert main(["sample", str(model), "--sigma", "1"]) == 2
-    assert "fitted already" in capsys.readouterr().err
+    assert "fitted already" in run("sample groups.model --sigma 1", code=2).err
 
 
-def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(tmp_path, capsys) -> None:
-    data, rng = tmp_path / "people.csv", np.random.default_rng(0)
+def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(run) -> None:
+    rng = np.random.default_rng(0)
     age = rng.integers(20, 70, 90)
     frame = pd.DataFrame({"id": range(90), "age": age, "pay": (age * 1.5).round(2)})
     frame["kind"], frame["same"], frame["class"] = rng.choice(["a", "b"], 90), 7, np.arange(90) % 3
     frame["note"] = [f"text {row}" for row in range(90)]
-    frame.to_csv(data, index=False)
-    assert main(["sample", str(data), "-n", "200"]) == 0
-    streams = capsys.readouterr()
+    frame.to_csv("people.csv", index=False)
+    streams = run("sample people.csv -n 200")
     found = pd.read_csv(io.StringIO(streams.out))
     assert list(found) == ["age", "pay", "kind", "same", "class"]
     assert found.age.dtype == int
@@ -89,39 +78,33 @@ def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(tmp_path, c
     assert "class" in streams.err
     expected = draw_rows(frame[list(found)], 200)
     pd.testing.assert_frame_equal(found, expected.rows, rtol=1e-9, check_dtype=False)
-    assert main(["sample", str(data), "-n", "3", "--label", "class", "--json", "--quiet"]) == 0
-    streams = capsys.readouterr()
+    streams = run("sample people.csv -n 3 --label class --json --quiet")
     printed = json.loads(streams.out)
     assert streams.err == ""
     assert 0 <= printed["auc"] <= 1
     assert printed["copies"] == 0
 
 
-def test_small_tables_of_numbers_are_drawn_in_context(data, capsys) -> None:
-    printed = {}
-    for energy in (None, "tables", "kernel"):
-        more = [] if energy is None else ["--energy", energy]
-        assert main(["sample", str(data), "-n", "5", "--no-check", *more]) == 0
-        printed[energy] = capsys.readouterr()
-    assert printed[None] == printed["tables"]
-    assert "in-context density of tables" in printed[None].err
-    assert "kernel" in printed["kernel"].err
-    found = pd.read_csv(io.StringIO(printed[None].out))
-    expected = draw_rows(pd.read_csv(data), 5, model="tables", check=False)
+def test_small_tables_of_numbers_are_drawn_in_context(run) -> None:
+    default = run("sample points.csv -n 5 --no-check")
+    assert run("sample points.csv -n 5 --no-check --energy tables") == default
+    assert "in-context density of tables" in default.err
+    assert "kernel" in run("sample points.csv -n 5 --no-check --energy kernel").err
+    found = pd.read_csv(io.StringIO(default.out))
+    expected = draw_rows(pd.read_csv("points.csv"), 5, model="tables", check=False)
     pd.testing.assert_frame_equal(found, expected.rows, rtol=1e-9)
 
 
-def test_draws_are_given_values_and_ranges(tmp_path, capsys) -> None:
+def test_draws_are_given_values_and_ranges(run) -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"age": rng.integers(18, 80, 90), "sex": ["f", "m"] * 45})
     table["pay"] = table.age * 10 + rng.normal(size=90).round(2)
     table.loc[::9, "pay"] = np.nan
-    path, out = tmp_path / "people.csv", tmp_path / "drawn.csv"
-    table.to_csv(path, index=False)
-    words = ["sample", str(path), "-n", "40", "-o", str(out), "--no-check", "--quiet"]
-    assert main([*words, "--given", "age=30..40", "--given", "sex=f"]) == 0
-    drawn = pd.read_csv(out)
+    table.to_csv("people.csv", index=False)
+    command = "sample people.csv -n 40 -o drawn.csv --no-check --quiet"
+    run(f"{command} --given age=30..40 --given sex=f")
+    drawn = pd.read_csv("drawn.csv")
     assert drawn.age.between(30, 40).all()
     assert set(drawn.sex) == {"f"}
     for wrong in ("age=x", "age", "sex=q", "shoe=3"):
-        assert main([*words, "--given", wrong]) == 2
+        run(command, "--given", wrong, code=2)

@@ -22,11 +22,12 @@ TYPICAL_ROWS = 300
 
 @dataclass(frozen=True)
 class Queries:
-    """A block of rows: known cells less the mean, zero where unknown, and squared distances."""
+    """A block of rows: known cells less the mean, zero where unknown; distances over `scales`."""
 
     known: Mask
     residuals: FloatArray
     squared: SinglesArray
+    scales: FloatArray
 
 
 class FilledMemories:
@@ -71,16 +72,12 @@ class FilledMemories:
         distant = np.partition(squared, rank, axis=1)[:, rank].astype(np.float64)
         scales = np.where(np.isfinite(distant), distant, 1.0) + CLOSEST
         squared *= (1 / scales)[:, None].astype(np.float32)
-        return Queries(known, residuals, squared)
+        return Queries(known, residuals, squared, scales)
 
     def typical_width(self) -> float:
         """Return the median of the bandwidths of the memories themselves."""
         some = self.filled[:: max(len(self.filled) // TYPICAL_ROWS, 1)]
-        some, plain = some - self.shape.mean, np.square(self.centred).sum(1)
-        squared = np.square(some).sum(1)[:, None] + plain - 2 * some @ self.centred.T
-        rank = min(NEIGHBOUR, len(self.rows) // 2)
-        scales = np.partition(np.maximum(squared, 0), rank, axis=1)[:, rank]
-        return BANDWIDTH * float(np.sqrt(np.median(scales) + CLOSEST))
+        return BANDWIDTH * float(np.sqrt(np.median(self.queries(some).scales)))
 
     def responsibilities(self, queries: Queries, bandwidth: float = BANDWIDTH) -> SinglesArray:
         """Return the share of each memory in each query. (n, m)"""

@@ -70,17 +70,19 @@ class Covariance:
         own = inverses[place]
         return lambda residuals: (residuals[:, None, :] @ own)[:, 0] @ self.covariance
 
-    def expectation(
-        self, Z: FloatArray, known: Mask, weights: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return rows (n, D) filled with means, and the weighted sum of their covariances."""
-        inverses, place = self.precisions(known)
-        shares = np.bincount(place, weights, minlength=len(inverses))
-        total = np.tensordot(shares, inverses, 1)
-        spread = weights.sum() * self.covariance - self.covariance @ total @ self.covariance
-        residuals = np.where(known, Z - self.mean, 0.0)
-        means = (residuals[:, None, :] @ inverses[place])[:, 0] @ self.covariance
-        return np.where(known, Z, means + self.mean), spread
+    def improved(self, Z: FloatArray, known: Mask, weights: FloatArray) -> Covariance:
+        """Run a round of expectation maximisation on rows (n, D)."""
+        filled, doubt = np.empty_like(Z), np.zeros_like(self.covariance)
+        order = np.lexsort(np.packbits(known, axis=1).T)
+        for rows in (order[block] for block in blocks(len(Z), self.width)):
+            inverses, place = self.precisions(known[rows])
+            shares = np.bincount(place, weights[rows], minlength=len(inverses))
+            total = np.tensordot(shares, inverses, 1)
+            doubt += shares.sum() * self.covariance - self.covariance @ total @ self.covariance
+            residuals = np.where(known[rows], Z[rows] - self.mean, 0.0)
+            means = (residuals[:, None, :] @ inverses[place])[:, 0] @ self.covariance
+            filled[rows] = np.where(known[rows], Z[rows], means + self.mean)
+        return _moments(filled, weights, doubt)
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,34 @@ class Factors:
             ((residuals @ scaled)[:, None, :] @ spreads)[:, 0] @ self.loadings.T
         )
 
+    def improved(self, Z: FloatArray, known: Mask, weights: FloatArray) -> Factors:
+        """Run a round of expectation maximisation."""
+        (count, dim), factors = Z.shape, self.loadings.shape[1]
+        scores = np.empty((count, factors))
+        moments, doubts = np.zeros((2, dim, factors * factors))
+        residuals = np.where(known, Z - self.mean, 0.0)
+        scaled = self.loadings / self.noise[:, None]
+        for block in blocks(count, self.width):
+            spreads = self.spreads(known[block], self.noise)
+            own = ((residuals[block] @ scaled)[:, None, :] @ spreads)[:, 0]
+            scores[block] = own
+            seen = (known[block] * weights[block, None]).T
+            flat = spreads.reshape(len(own), -1)
+            doubt = seen @ flat
+            doubts += doubt
+            moments += doubt + seen @ (own[:, :, None] * own[:, None, :]).reshape(len(own), -1)
+        matrices = moments.reshape(dim, factors, factors)
+        matrices[:, np.arange(factors), np.arange(factors)] += LOADING_COUNT * self.noise[:, None]
+        target = (residuals * weights[:, None]).T @ scores
+        loadings = np.linalg.solve(matrices, target[:, :, None])[:, :, 0]
+        left = np.where(known, residuals - scores @ loadings.T, 0.0)
+        unsure = (doubts.reshape(dim, factors, factors) @ loadings[:, :, None])[:, :, 0]
+        seen_weight = weights @ known
+        squares = weights @ np.square(left) + (unsure * loadings).sum(1)
+        noise = (squares + NOISE_SUM) / (seen_weight + NOISE_COUNT)
+        mean = self.mean + weights @ left / np.maximum(seen_weight, 1.0)
+        return Factors(mean, loadings, np.maximum(noise, 1e-4))
+
 
 Shape = Covariance | Factors
 
@@ -138,11 +168,14 @@ def learn_shape(
     Z: FloatArray, weights: FloatArray, factors: int, start: Shape | None = None
 ) -> Shape:
     """Learn a number of factors, or a covariance if it is 0, from rows (n, D) with gaps."""
-    if factors:
-        assert start is None or isinstance(start, Factors)
-        return learn_factors(Z, weights, factors, start)
-    assert start is None or isinstance(start, Covariance)
-    return learn_covariance(Z, weights, start)
+    known = ~np.isnan(Z)
+    shape = start
+    if shape is None and factors:
+        shape = _principal(np.where(known, Z, 0.0), weights, factors)
+    shape = shape or _chained(Z, weights)
+    for _ in range(ROUNDS_FROM_START if start else ROUNDS):
+        shape = shape.improved(Z, known, weights)
+    return shape
 
 
 def _patterns(known: Mask) -> tuple[Mask, NDArray[np.intp]]:
@@ -166,31 +199,10 @@ def linear_fill(shape: Shape, Z: FloatArray, ridge: float = 0.0) -> FloatArray:
     return filled
 
 
-def learn_covariance(
-    Z: FloatArray, weights: FloatArray, start: Covariance | None = None
-) -> Covariance:
-    """Learn mean and covariance from rows (n, D) with gaps by expectation maximisation."""
-    count, dim = Z.shape
-    known = ~np.isnan(Z)
-    shape = start or _chained(Z, weights)
-    order = np.lexsort(np.packbits(known, axis=1).T)
-    Z, known, weights = Z[order], known[order], weights[order]
-    filled = np.empty_like(Z)
-    for _ in range(ROUNDS_FROM_START if start else ROUNDS):
-        doubt = np.zeros((dim, dim))
-        for block in blocks(count, shape.width):
-            filled[block], spread = shape.expectation(Z[block], known[block], weights[block])
-            doubt += spread
-        shape = _moments(filled, weights, doubt)
-    return shape
-
-
 def _chained(Z: FloatArray, weights: FloatArray) -> Covariance:
-    """Return moments of rows (n, D) whose columns are filled in turn by regression on the others.
-
-    A column is regressed on rows that know it: rows far from all others, if filled with means at
-    first, would pull its covariances to 0, and expectation maximisation would not recover.
-    """
+    """Return moments of rows (n, D) whose columns are filled in turn by regression on others."""
+    # Rows far from all others, if filled with means at first, would pull the covariances of a
+    # column to 0, and expectation maximisation would not recover.
     gaps = np.isnan(Z)
     filled = np.where(gaps, 0.0, Z)
     for place in np.argsort(gaps.sum(0), kind="stable"):
@@ -219,17 +231,6 @@ def _moments(
     return Covariance(mean, scatter)
 
 
-def learn_factors(
-    Z: FloatArray, weights: FloatArray, factors: int, start: Factors | None = None
-) -> Factors:
-    """Learn a number of factors from rows (n, D) with gaps by expectation maximisation."""
-    known = ~np.isnan(Z)
-    shape = start or _principal(np.where(known, Z, 0.0), weights, factors)
-    for _ in range(ROUNDS_FROM_START if start else ROUNDS):
-        shape = _improved(shape, Z, known, weights)
-    return shape
-
-
 def _principal(filled: FloatArray, weights: FloatArray, factors: int) -> Factors:
     """Return the principal components of a table (n, D) as factors."""
     scaled = filled * np.sqrt(weights / weights.sum())[:, None]
@@ -238,32 +239,3 @@ def _principal(filled: FloatArray, weights: FloatArray, factors: int) -> Factors
     values, vectors = np.maximum(values[-factors:], 1e-12), vectors[:, -factors:]
     loadings = scaled.T @ vectors if rows < dim else vectors * np.sqrt(values)
     return Factors(np.zeros(dim), loadings, np.full(dim, 0.5))
-
-
-def _improved(shape: Factors, Z: FloatArray, known: Mask, weights: FloatArray) -> Factors:
-    """Run a round of expectation maximisation."""
-    (count, dim), factors = Z.shape, shape.loadings.shape[1]
-    scores = np.empty((count, factors))
-    moments, doubts = np.zeros((2, dim, factors * factors))
-    residuals = np.where(known, Z - shape.mean, 0.0)
-    scaled = shape.loadings / shape.noise[:, None]
-    for block in blocks(count, shape.width):
-        spreads = shape.spreads(known[block], shape.noise)
-        own = ((residuals[block] @ scaled)[:, None, :] @ spreads)[:, 0]
-        scores[block] = own
-        seen = (known[block] * weights[block, None]).T
-        flat = spreads.reshape(len(own), -1)
-        doubt = seen @ flat
-        doubts += doubt
-        moments += doubt + seen @ (own[:, :, None] * own[:, None, :]).reshape(len(own), -1)
-    matrices = moments.reshape(dim, factors, factors)
-    matrices[:, np.arange(factors), np.arange(factors)] += LOADING_COUNT * shape.noise[:, None]
-    target = (residuals * weights[:, None]).T @ scores
-    loadings = np.linalg.solve(matrices, target[:, :, None])[:, :, 0]
-    left = np.where(known, residuals - scores @ loadings.T, 0.0)
-    unsure = (doubts.reshape(dim, factors, factors) @ loadings[:, :, None])[:, :, 0]
-    seen_weight = weights @ known
-    squares = weights @ np.square(left) + (unsure * loadings).sum(1)
-    noise = (squares + NOISE_SUM) / (seen_weight + NOISE_COUNT)
-    mean = shape.mean + weights @ left / np.maximum(seen_weight, 1.0)
-    return Factors(mean, loadings, np.maximum(noise, 1e-4))

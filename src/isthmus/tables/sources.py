@@ -44,7 +44,10 @@ def read_source(
         return _json(path, form)
     if form.kind == "excel":
         return _excel(path, form, header, skip_rows, array)
-    return _arrow(path, form) if form.kind in ("parquet", "feather") else _numpy(path, form, array)
+    if form.kind in ("npy", "npz"):
+        return _numpy(path, form, array)
+    what = f"{form.kind.capitalize()} file"
+    return arrow_source(path, read_in_child(read_arrow, path, what, form.kind), form)
 
 
 def _json(path: Path, form: FileFormat) -> Source:
@@ -97,11 +100,6 @@ def _excel(
     more += [note_on_titles(titles)] * bool(titles)
     first = above + (skip_rows or 0) + 1
     return Source(path, frame, form, lambda row: f"row {row + first}", notes=[*more, *notes])
-
-
-def _arrow(path: Path, form: FileFormat) -> Source:
-    what = f"{form.kind.capitalize()} file"
-    return arrow_source(path, read_in_child(read_arrow, path, what, form.kind), form)
 
 
 def arrow_source(path: Path, table: pyarrow.Table, form: FileFormat) -> Source:

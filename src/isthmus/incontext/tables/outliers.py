@@ -150,17 +150,13 @@ class NeighbourKernels:
                 raise ShapeError(f"X must be a table of shape (n, D), not {numbers.shape}.")
             codes = np.empty((len(numbers), 0))
         else:
-            numbers, codes = self.coding.codes(self._columns_of(as_frame(X)))
+            frame, names = as_frame(X), self.names or []
+            if missing := [name for name in names if name not in getattr(frame, "columns", [])]:
+                raise InvalidInputError(f"rows must have the columns of X; {missing} are missing.")
+            numbers, codes = self.coding.codes(frame[names])
         if np.isinf(numbers).any():
             raise InvalidInputError("X has infinite values. Mark missing cells with NaN.")
         return numbers, codes
-
-    def _columns_of(self, rows: Any) -> Any:
-        if missing := [
-            name for name in self.names or [] if name not in getattr(rows, "columns", [])
-        ]:
-            raise InvalidInputError(f"rows must have the columns of X; {missing} are missing.")
-        return rows[self.names]
 
     def read(self, rows: Any) -> tuple[Array, Array]:
         """Return rows of the same columns in standard units, and their codes."""
@@ -172,15 +168,10 @@ class NeighbourKernels:
     def _standard(self, numbers: Array) -> Array:
         return np.clip((numbers - self.centre) / self.scale, -1e100, 1e100)
 
-    def _by_block(self, function: Any, rows: Array, codes: Array, *more: Any) -> list[Any]:
+    def _by_block(self, function: Any, *arrays: Any) -> list[Any]:
         size = max(1, BLOCK_ENTRIES // len(self.rows))
-        starts = range(0, max(len(rows), 1), size)
-        return [
-            function(
-                rows[i : i + size], codes[i : i + size], *(each[i : i + size] for each in more)
-            )
-            for i in starts
-        ]
+        starts = range(0, max(len(arrays[0]), 1), size)
+        return [function(*(each[start : start + size] for each in arrays)) for start in starts]
 
     def _squares(self, rows: Array) -> tuple[Array, Array, Array]:
         """Return sums over columns known in both, their number, and sums of the other columns."""
@@ -231,9 +222,8 @@ class NeighbourKernels:
                 logits[np.arange(len(rows)), own] = -np.inf
             return np.asarray(logsumexp(logits, axis=1))
 
-        found = np.concatenate(
-            self._by_block(density, rows, codes, *([] if own is None else [own]))
-        )
+        blocks = self._by_block(density, rows, codes, *([] if own is None else [own]))
+        found = np.concatenate(blocks)
         units = np.log(self.scale) + 0.5 * math.log(2 * math.pi)
         found -= (~np.isnan(rows)) @ units + math.log(len(self.rows) - (own is not None))
         return np.where(self._known(rows, codes).any(1), found, np.nan)
@@ -258,9 +248,8 @@ class NeighbourKernels:
             if not pattern.all() and len(places) > MOST_COMPARED:
                 places = places[np.linspace(0, len(places) - 1, MOST_COMPARED).astype(int)]
             part = np.where(pattern[:numbers], self.rows[places], np.nan)
-            usual = self.log_density(
-                part, np.where(pattern[numbers:], self.codes[places], -1), places
-            )
+            kinds = np.where(pattern[numbers:], self.codes[places], -1)
+            usual = self.log_density(part, kinds, places)
             percentile[mine] = percentiles(found[mine], usual)
         return found, percentile
 
@@ -288,9 +277,8 @@ class NeighbourKernels:
         names = list(range(self.dim)) if self.names is None else self.names
         if self.coding is None:
             return names
-        kinds = self.coding.kinds
-        order = sorted(range(len(names)), key=lambda place: kinds[place] == "category")
-        return [names[place] for place in order]
+        pairs = sorted(zip(self.coding.kinds, names, strict=True), key=lambda p: p[0] == "category")
+        return [name for _, name in pairs]
 
 
 def percentiles(log_density: Array, usual: Array) -> Array:
