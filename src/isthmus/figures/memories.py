@@ -210,7 +210,9 @@ def _draw_measures(axes: Axes, phases: Phases) -> None:
     marks = {"likeliest": (phases.likelihood_sigma, "-"), "collapse": (phases.collapse_sigma, "--")}
     for name, (sigma, line) in marks.items():
         if edges[0] <= sigma <= edges[-1]:
-            axes.axvline(sigma, color=style.MUTED, ls=line, lw=1, label=f"{name}: {sigma:.3g}")
+            look: dict[str, Any] = {"color": style.MUTED, "ls": line, "lw": 1}
+            # It ends below the names of phases.
+            axes.axvline(sigma, 0, 0.69, label=f"{name}: {sigma:.3g}", **look)
     axes.set(xscale="log", xlabel="bandwidth sigma", ylim=(-0.03, 1.46), xlim=edges[[0, -1]])
     axes.set_yticks(np.linspace(0, 1, 6))
     style.heading(axes, f"{phases.rows:,} rows in {phases.dim} dimensions", lines=1)
