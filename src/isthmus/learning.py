@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -158,10 +157,10 @@ class RowRecipe(TrainingRecipe):
 
     def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
         """Return the loss of a batch that the number of the update decides."""
-        generator = _generator(self.settings.seed, update)
+        generator = seeded(self.settings.seed, update)
         chosen = torch.randint(len(self.rows), (BATCH,), generator=generator)
         with torch.random.fork_rng(devices=[]):  # for dropout
-            seed = _generator(self.settings.seed, 2**41 + update).initial_seed()
+            seed = seeded(self.settings.seed, 2**41 + update).initial_seed()
             torch.default_generator.manual_seed(seed)
             return self.objective(network, self.rows.index_select(0, chosen)[:, None], generator)
 
@@ -172,7 +171,7 @@ class RowRecipe(TrainingRecipe):
         loss_of = self.objective
         if self.score_name == "held_out_denoising":
             loss_of = DenoisingScoreMatching(sigma=self.noise.sigma)
-        generator = _generator(self.settings.seed, 2**40)
+        generator = seeded(self.settings.seed, 2**40)
         state = generator.get_state()
 
         def score(network: RowModel) -> float:
@@ -191,10 +190,6 @@ class RowRecipe(TrainingRecipe):
         """Write the energy; one of the caller's own is in the checkpoint alone."""
         with suppress(UnsupportedOperationError):
             save(self.finished(weights), folder / "energy.safetensors")
-
-
-def _generator(seed: int, update: int) -> torch.Generator:
-    return seeded(np.random.SeedSequence([seed, update]))
 
 
 @dataclass(eq=False)
@@ -266,7 +261,7 @@ class _HeldOutNats:
     """The mean negative log-density of held-out rows, with log Z by importance sampling."""
 
     def __init__(self, noise: Noise, held: Tensor, seed: int) -> None:
-        generator = _generator(seed, 2**40)
+        generator = seeded(seed, 2**40)
         self.held, self.draws = held, noise.mixture._sample(DRAWS, generator).to(held)
         self.log_noise = noise.mixture._log_prob(self.draws)
         self.shift = float(noise.scale.log().sum())
@@ -432,7 +427,7 @@ def fit(
         )
     require_pointwise(energy.eval(), rows)
     energy.train()
-    order = torch.randperm(len(rows), generator=_generator(seed, 0))
+    order = torch.randperm(len(rows), generator=seeded(seed, 0))
     rows = rows[order]
     count = len(rows) // HELD_OUT
     deviation, center = torch.std_mean(rows[count:], dim=0)

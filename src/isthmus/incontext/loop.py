@@ -43,10 +43,10 @@ def without_state(objective: Any) -> Any:
     return objective
 
 
-def seeded(seed: np.random.SeedSequence, device: Any = "cpu") -> torch.Generator:
-    """Return a generator that depends on the seed alone."""
-    words = seed.generate_state(2)
-    return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
+def seeded(*words: int, device: Any = "cpu", spawn_key: tuple[int, ...] = ()) -> torch.Generator:
+    """Return a generator that depends on the words alone, such as a seed and an update."""
+    state = np.random.SeedSequence(words, spawn_key=spawn_key).generate_state(2)
+    return torch.Generator(device).manual_seed(int(state[0]) << 31 ^ int(state[1]))
 
 
 class TrainingRecipe(ABC):

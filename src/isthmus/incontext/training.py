@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -247,11 +246,11 @@ def draw_pass(
 
     They depend on the arguments alone, not on what was drawn before or on the process.
     """
-    generator = seeded(np.random.SeedSequence([settings.seed, update, part]), device)
+    generator = seeded(settings.seed, update, part, device=device)
     if settings.pool is None:
         tasks = settings.prior.draw(settings.pass_size, generator)
     else:  # the same pool for every pass, and cheap enough to draw again
-        once = seeded(np.random.SeedSequence(settings.seed, spawn_key=(0,)), device)
+        once = seeded(settings.seed, device=device, spawn_key=(0,))
         pool, chosen = settings.prior.draw(settings.pool, once), (settings.pass_size,)
         tasks = pool[torch.randint(settings.pool, chosen, generator=generator, device=device)]
     return tasks.sample(settings.length, generator), generator
