@@ -120,7 +120,7 @@ def read_section(path: Path) -> Any:
 
 
 def stored_results(folder: Path) -> Path:
-    kinds = {"string": "x", "int64": 3, "float64": 0.25, "bool": True}
+    kinds = {str: "x", int: 3, float: 0.25, bool: True}
     rows = [{name: kinds[kind] for name, kind in COLUMNS.items()} | {"id": str(n)} for n in (1, 2)]
     Store(folder).append(rows)
     return Store(folder).path

@@ -38,7 +38,7 @@ def as_frame(rows: Iterable[Row]) -> DataFrame:
     """
     if isinstance(rows, DataFrame):
         return rows
-    numbers = [name for name, kind in COLUMNS.items() if kind in ("int64", "float64")]
+    numbers = [name for name, kind in COLUMNS.items() if kind in (int, float)]
     frame = DataFrame(list(rows), columns=list(COLUMNS)).astype(dict.fromkeys(numbers, float))
     by_age = frame.sort_values("finished", kind="stable")
     fit = [*CELL, "parameters", "entry", "seed"]

@@ -24,29 +24,23 @@ Plan = dict[tuple[str, str], dict[str, int | None]]
 """By dataset and method, the ids of the fits that count, each with the position of its settings
 in the grid; None stands for the position that is stored with the result."""
 
-COLUMNS: dict[str, str] = {
-    **dict.fromkeys(("id", "dataset", "method", "kind", "parameters"), "string"),
-    **dict.fromkeys(("entry", "seed"), "int64"),
-    **dict.fromkeys(("status", "message"), "string"),
-    **dict.fromkeys(("n_rows", "n_available", "n_features", "n_classes"), "int64"),
-    **dict.fromkeys(METRICS, "float64"),
-    "n_clusters": "int64",
-    **dict.fromkeys(("largest_share", "objective"), "float64"),
-    "converged": "bool",
-    **dict.fromkeys(("seconds", "peak_megabytes"), "float64"),
-    "version": "string",
-    "finished": "float64",
+COLUMNS: dict[str, type] = {
+    **dict.fromkeys(("id", "dataset", "method", "kind", "parameters"), str),
+    **dict.fromkeys(("entry", "seed"), int),
+    **dict.fromkeys(("status", "message"), str),
+    **dict.fromkeys(("n_rows", "n_available", "n_features", "n_classes"), int),
+    **dict.fromkeys(METRICS, float),
+    "n_clusters": int,
+    **dict.fromkeys(("largest_share", "objective"), float),
+    "converged": bool,
+    **dict.fromkeys(("seconds", "peak_megabytes"), float),
+    "version": str,
+    "finished": float,
 }
 """Columns of the results, with their types. `entry` is the position of the settings in the
 grid, `finished` the time in seconds since 1970."""
-
-KINDS: dict[str, tuple[str, Any]] = {
-    "string": ("TEXT", str),
-    "int64": ("INTEGER", int),
-    "float64": ("REAL", float),
-    "bool": ("INTEGER", bool),
-}
-_TYPED = ", ".join(f"{name} {KINDS[kind][0]}" for name, kind in COLUMNS.items())
+SQL_TYPES = {str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER"}
+_TYPED = ", ".join(f"{name} {SQL_TYPES[kind]}" for name, kind in COLUMNS.items())
 # Every row of results has a digest of its content.
 TABLES = (
     f"results ({_TYPED}, sha256 TEXT, PRIMARY KEY (id))",
@@ -88,15 +82,12 @@ class Store:
 
     def append(self, rows: Sequence[Row]) -> None:
         """Store results, all or none of them."""
-        content = [
-            {name: _as(kind, row.get(name)) for name, kind in COLUMNS.items()} for row in rows
-        ]
         marks = ", ".join("?" * (len(COLUMNS) + 1))
         with self._opened() as database:
-            database.executemany(
-                f"INSERT OR REPLACE INTO results VALUES ({marks})",
-                [(*row.values(), _digest(row)) for row in content],
-            )
+            for row in rows:
+                content = {name: _as(kind, row.get(name)) for name, kind in COLUMNS.items()}
+                values = (*content.values(), _digest(content))
+                database.execute(f"INSERT OR REPLACE INTO results VALUES ({marks})", values)
 
     def read(self, everything: bool = False) -> list[dict[str, Any]]:
         """Return the newest result of every task, sorted by dataset, method and settings.
@@ -186,9 +177,9 @@ class Store:
         return rows
 
 
-def _as(kind: str, value: Any) -> Any:
+def _as(kind: type, value: Any) -> Any:
     try:
-        return None if value is None else KINDS[kind][1](value)
+        return None if value is None else kind(value)
     except ValueError:  # of a file that was altered
         return value
 
