@@ -70,8 +70,8 @@ print(f"{model.n_clusters_} clusters, adjusted Rand index {agreement:.2f}")
 
 # %%
 # The mean images of the larger clusters, with their numbers of rows. Nearly every cluster is one
-# digit, and a digit that people write in several ways has several. What resembles nothing else is
-# left in clusters of a few rows, which are not shown.
+# digit, and a digit that people write in several ways has several. Clusters of a few rows, if there
+# are any, are not shown.
 
 sizes = np.bincount(model.labels_)
 large = np.flatnonzero(sizes >= 10)
