@@ -15,16 +15,8 @@ from isthmus.validation import as_entries, as_number
 
 __all__ = ["Affine", "WeightedSum", "Wrapper"]
 
-FLAGS = (
-    "returns_arrays",
-    "has_step",
-    "step_descends",
-    "_step_holds",
-    "has_conditional_mean",
-    "has_responsibilities",
-    "has_exact_draws",
-    "_is_pointwise",
-)
+FLAGS = ("returns_arrays", "has_step", "step_descends", "_step_holds", "_is_pointwise")
+FLAGS += ("has_conditional_mean", "has_responsibilities", "has_exact_draws")
 
 
 class Wrapper(Energy):
@@ -404,9 +396,8 @@ class WeightedSum(Wrapper):
 
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
         """Return starting points of terms that have them, each term's as often as the others'."""
-        known = [
-            starts for term in self if (starts := term._chain_starts(n, generator)) is not None
-        ]
+        found = [term._chain_starts(n, generator) for term in self]
+        known = [starts for starts in found if starts is not None]
         if not known:
             return None
         device = generator.device

@@ -479,8 +479,8 @@ def _depends_on_others(value: Tensor, leaf: Tensor) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "WeightedSum":
-        from isthmus.compose import WeightedSum
+    if name != "WeightedSum":
+        raise AttributeError(f"module 'isthmus.energy' has no attribute {name!r}")
+    from isthmus.compose import WeightedSum
 
-        return WeightedSum
-    raise AttributeError(f"module 'isthmus.energy' has no attribute {name!r}")
+    return WeightedSum

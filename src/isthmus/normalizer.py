@@ -99,9 +99,8 @@ class Grid:
     @cached_property
     def nodes(self) -> Tensor:
         """Nodes (G, D) in float64."""
-        axis = torch.linspace(
-            -self.half_width, self.half_width, self.resolution, dtype=torch.float64
-        )
+        ends = -self.half_width, self.half_width
+        axis = torch.linspace(*ends, self.resolution, dtype=torch.float64)
         return torch.cartesian_prod(*[axis] * self.dim).view(-1, self.dim)
 
     @cached_property
@@ -240,12 +239,8 @@ def _grid_log_normalizer(energy: Energy, dim: int, tol: float) -> LogIntegral:
     """Return the integral over a box that is refined and widened until neither changes it."""
 
     def on(grid: Grid) -> tuple[LogIntegral, bool]:
-        heights = torch.cat(
-            [
-                -(energy.inverse_temperature * energy.energy(nodes)).double().cpu()
-                for nodes in grid.nodes.split(NODES_AT_ONCE)
-            ]
-        )
+        parts = [energy.energy(nodes) for nodes in grid.nodes.split(NODES_AT_ONCE)]
+        heights = -(energy.inverse_temperature * torch.cat(parts)).double().cpu()
         edge = (grid.nodes.abs() == grid.half_width).any(-1)
         return grid.integrate(heights), bool(heights[edge].max() >= heights[~edge].max())
 

@@ -226,10 +226,7 @@ def require_values(tensor: Tensor, name: str) -> None:
 
 def _wrong_dtype(name: str, dtype: object) -> DtypeError:
     kind = str(dtype).removeprefix("torch.")
-    return DtypeError(
-        f"{name} holds {kind} numbers; isthmus computes in float32 or float64. "
-        "Convert first, for example with numpy.asarray(values, dtype=float) or .to(torch.float64)."
-    )
+    return DtypeError(f"{name} holds {kind} numbers. Convert it to float32 or float64 first.")
 
 
 def _from_array(value: Any, name: str) -> Tensor:

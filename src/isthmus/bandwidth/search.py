@@ -89,7 +89,7 @@ def choose(
     >>> from isthmus.bandwidth import choose
     >>> X = np.random.default_rng(0).normal(size=(500, 2)) * [1.0, 100.0]
     >>> choose(X, "columns").sigma.round(1)
-    array([ 0.5, 42. ])
+    array([ 0.5, 42.1])
     """
     as_choice(kind, "kind", ("auto", *get_args(Kind)))
     as_flag(robust, "robust")
@@ -319,21 +319,22 @@ class _ExpectationMaximization:
     def run(self, moments: FloatArray, k: int | None = None) -> tuple[float, FloatArray]:
         """Return the likelihood reached, with factors from k-th neighbours, and the moments."""
         (n, dim), best, log_factors = self.rows.shape, -np.inf, np.zeros(len(self.rows))
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(self.weights)
+        log_weights = np.log(np.maximum(self.weights, 1e-300))
         for step in range(STEPS):
             root = self.root(moments)
             mapped = _mapped(root, self.rows)
-            squares = _squares(mapped, mapped)
-            np.fill_diagonal(squares, OWN)
             if k is not None and step == 0:
+                squares = _squares(mapped, mapped)
+                np.fill_diagonal(squares, OWN)
                 nearest = np.partition(squares, min(k, n - 1) - 1, axis=1)[:, min(k, n - 1) - 1]
                 log_factors = np.log(np.maximum(np.sqrt(nearest), NARROWEST))
                 log_factors -= log_factors.mean()
             precision = np.exp(-2 * log_factors)
-            squares *= -0.5 * precision
-            squares += log_weights - dim * log_factors
-            total, shares = _sum_out(squares)
+            offset = log_weights - dim * log_factors
+            logits = _scaled_squares(mapped, mapped, -0.5 * precision, offset)
+            np.minimum(logits, offset, out=logits)
+            np.fill_diagonal(logits, -OWN)
+            total, shares = _sum_out(logits)
             likelihood = float(self.weights @ total) - _log_det(root)
             if likelihood - best < GAIN:
                 break
@@ -411,7 +412,15 @@ def _log_det(root: FloatArray) -> float:
 
 def _squares(left: FloatArray, right: FloatArray) -> FloatArray:
     """Return squared distances. (n, D), (m, D) -> (n, m)"""
-    ones = np.ones(len(left)), np.ones(len(right))
-    first = np.column_stack([left, np.square(left).sum(1), ones[0]])
-    squares = first @ np.column_stack([-2 * right, ones[1], np.square(right).sum(1)]).T
+    squares = _scaled_squares(left, right, np.ones(len(right)), np.zeros(len(right)))
     return np.maximum(squares, 0, out=squares)
+
+
+def _scaled_squares(
+    left: FloatArray, right: FloatArray, factor: FloatArray, offset: FloatArray
+) -> FloatArray:
+    """Return a factor times squared distances plus an offset, both (m,), by one product. (n, m)"""
+    first = np.column_stack([left, np.square(left).sum(1), np.ones(len(left))])
+    second = [-2 * factor[:, None] * right, factor, factor * np.square(right).sum(1) + offset]
+    product: FloatArray = first @ np.column_stack(second).T
+    return product

@@ -116,11 +116,9 @@ def _require(condition: bool | Tensor, message: str) -> None:
 def _require_close(
     found: Tensor, expected: Tensor, what: str, rtol: float = 1e-9, atol: float = 1e-9
 ) -> None:
-    _require(
-        found.shape == expected.shape,
-        f"{what}: shape {tuple(found.shape)} instead of {tuple(expected.shape)}",
-    )
-    close = torch.isclose(found, expected, rtol=rtol, atol=atol, equal_nan=False)
+    shapes = tuple(found.shape), tuple(expected.shape)
+    _require(shapes[0] == shapes[1], f"{what}: shape {shapes[0]} instead of {shapes[1]}")
+    close = torch.isclose(found, expected, rtol=rtol, atol=atol)
     if not bool(close.all()):
         worst = (found - expected).abs()[~close].max().item()
         raise CheckFailedError(f"{what}: off by {worst:.3g}")

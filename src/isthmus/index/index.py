@@ -178,19 +178,17 @@ class Index:
         same = memories.shape == self.points.shape and memories.dtype == self.dtype
         if not same or memories.device.type != "cpu":
             return False
-        if digest_of(memories.detach().numpy()) != self.digest:
-            return False
-        self._remember(memories)
-        return True
+        if is_equal := digest_of(memories.detach().numpy()) == self.digest:
+            self._remember(memories)
+        return is_equal
 
     def require(self, memories: Tensor) -> None:
         """Raise if memories (N, D) are not those of this index."""
         if not self.is_of(memories):
-            same = memories.shape == self.points.shape and memories.dtype == self.dtype
             shape = f"{tuple(memories.shape)}, {str(memories.dtype).removeprefix('torch.')}"
             raise InvalidInputError(
-                f"This index is of other memories: {self!r}, but the energy has {shape}"
-                f"{', with other values' if same else ''}. Build one with Index(memories)."
+                f"This index is of other memories: {self!r}, but those here are {shape}, or have "
+                "other values. Build one with Index(memories)."
             )
 
     def moved(self, memories: Tensor) -> Index:

@@ -47,12 +47,8 @@ def reading(path: str | Path, what: str, advice: str = "") -> Iterator[Path]:
 def require_regular(path: Path) -> None:
     """Raise unless a path leads to a file with a content: not a directory, a pipe or a device."""
     if not stat.S_ISREG(path.stat().st_mode):
-        wrong = (
-            "is a directory; name a file in it"
-            if path.is_dir()
-            else "is a pipe or a device, not a file"
-        )
-        raise InvalidInputError(f"{path} {wrong}.")
+        kind = "directory; name a file in it" if path.is_dir() else "pipe or a device, not a file"
+        raise InvalidInputError(f"{path} is a {kind}.")
 
 
 def reason(error: Exception) -> str:

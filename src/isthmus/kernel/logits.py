@@ -86,12 +86,13 @@ class Keys:
         """Return the squared distance of each memory from the centre, without a gradient. (N,)."""
         if dtype not in self._squares:
             centre = self.centre.to(dtype)
-            blocks = self.memories.detach().split(max(MEASURED_ENTRIES // max(len(centre), 1), 256))
-            about_origin = not is_transforming() and not bool(centre.any())
-            apart = (
-                block.to(dtype) if about_origin else block.to(dtype) - centre for block in blocks
-            )
-            norms = torch.cat([torch.linalg.vector_norm(block, dim=1) for block in apart])
+            memories = self.memories.detach()
+            if not is_transforming() and dtype == memories.dtype and not bool(centre.any()):
+                norms = torch.linalg.vector_norm(memories, dim=1)
+            else:
+                blocks = memories.split(max(MEASURED_ENTRIES // max(len(centre), 1), 256))
+                apart = (block.to(dtype) - centre for block in blocks)
+                norms = torch.cat([torch.linalg.vector_norm(block, dim=1) for block in apart])
             self._squares[dtype] = norms.square_()
         return self._squares[dtype]
 

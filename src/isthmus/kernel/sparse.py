@@ -212,22 +212,16 @@ class _Passes:
     def finish(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Return the conjugate relative to the largest logit (Q,), and the mean (Q, D)."""
         power, alpha = self.separation.power, self.separation.alpha
-        if self.separation.family == "normmax":
+        is_norm = self.separation.family == "normmax"
 
-            def norm_sums(scaled: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-                weights = _raised(scaled, delta, power - 1)
-                return weights.sum(1, keepdim=True), weights @ values
+        def sums(scaled: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+            weights = _raised(scaled, delta, power - is_norm)
+            higher = () if is_norm else (_raised(scaled, delta, power + 1).sum(1),)
+            return weights.sum(1, keepdim=True), weights @ values, *higher
 
-            total, mean = self.over_blocks(norm_sums)
-            return delta, mean / total
-
-        def entropy_sums(scaled: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-            weights = _raised(scaled, delta, power)
-            higher = _raised(scaled, delta, power + 1).sum(1)
-            return higher, weights.sum(1, keepdim=True), weights @ values
-
-        higher, total, mean = self.over_blocks(entropy_sums)
-        return power * delta + (higher - 1) / alpha, mean / total
+        total, mean, *higher = self.over_blocks(sums)
+        conjugate = delta if is_norm else power * delta + (higher[0] - 1) / alpha
+        return conjugate, mean / total
 
     def weights(self, scaled: Tensor, delta: Tensor) -> Tensor:
         """Return the weights themselves. (Q, N)"""

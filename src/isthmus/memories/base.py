@@ -70,14 +70,9 @@ class Memory(Energy):
         super().__init__()
         stored = as_points(memories, name)
         if stored.ndim != 2:
-            advice = "A single memory is a table of one row."
-            if stored.ndim == 3:
-                advice = (
-                    "Map over a batch (B, N, D): torch.func.vmap(lambda memories, x: "
-                    f"{type(self).__name__}(memories).step(x))(batch, x)."
-                )
             raise ShapeError(
-                f"{name} must be a table of shape (N, D), not {tuple(stored.shape)}. {advice}"
+                f"{name} must be a table of shape (N, D), not {tuple(stored.shape)}. A single "
+                "memory is a table of one row; torch.func.vmap maps over a batch of tables."
             )
         if 0 in stored.shape:
             raise InvalidInputError(

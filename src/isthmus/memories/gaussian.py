@@ -272,7 +272,7 @@ class GaussianKDE(ShapedMemory):
     >>> kde.log_prob(torch.tensor([[0.0]]))
     tensor([-1.6118])
     >>> ist.GaussianKDE([[0.0], [1.0], [2.0], [5.0]])
-    GaussianKDE(N=4, D=1, sigma=2.689, factors=(4,), float64, chosen by 'auto')
+    GaussianKDE(N=4, D=1, sigma=2.69, factors=(4,), float64, chosen by 'auto')
     """
 
     translation_invariant = True
