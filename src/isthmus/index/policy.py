@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.index.index import Index, is_indexable
 from isthmus.index.pruned import Plan, Weights, is_prunable
 from isthmus.kernel.attention import Attention
-from isthmus.kernel.logits import Keys, Metric, tensor_version
+from isthmus.kernel.logits import Keys, Metric, attention_logits, tensor_version
 
 Setting = bool | Literal["auto"] | Index
 """The argument `index` of memories."""
@@ -31,6 +32,8 @@ SAMPLED_QUERIES, FEW_QUERIES = 4_096, 64
 # "auto" uses the index if sample tiles need at most this share of the memories; it grows with
 # their number, by the second figure for a factor of ten. Few queries must need less.
 KEPT, KEPT_GROWTH, KEPT_FEW = 0.2, 0.1, 0.05
+# Logits that tell, before an index is built, whether one could help.
+LEAST_ENTRIES = 2**21
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,17 @@ class IndexReport:
     def __str__(self) -> str:
         share = "" if self.kept is None else f"; queries need {self.kept:.2%} of the memories"
         return f"{'index' if self.used else 'all memories'}: {self.reason}{share}"
+
+
+def _least_share(queries: Tensor, keys: Keys, kernel: Kernel) -> float:
+    """Return the share of memories that some queries would need of any index, however fine."""
+    beta, bias, metric = kernel
+    count = len(keys.memories)
+    most = max(LEAST_ENTRIES // count, 1)
+    some = queries[:: -(-len(queries) // most)] if len(queries) else queries
+    logits = attention_logits(some, keys, bias, beta, metric)
+    least = torch.logsumexp(logits, -1, keepdim=True) + math.log(TOL / count)
+    return float((logits > least).double().mean()) if len(queries) else 0.0
 
 
 class Pruning:
@@ -124,16 +138,22 @@ class Pruning:
             return None
         limit = KEPT + KEPT_GROWTH * math.log10(count / FEWEST_MEMORIES)
         sampled = len(queries) >= SAMPLED_QUERIES or self.kept is None
+        if sampled and self._index is None:
+            self.kept = _least_share(queries, keys, kernel)
         if not sampled and self.kept is not None:
             few = len(queries) < FEW_QUERIES
             if self.kept > (KEPT_FEW if few else limit):
                 self._report("the last sample of queries needs too many memories", used=False)
                 return None
+        too_many = f"a sample of queries needs more than {limit:.0%}"
+        if self.kept is not None and self.kept > limit and self._index is None:
+            self._report(too_many, used=False)
+            return None
         plan = self._make(queries, keys, kernel)
         if sampled:
             self.kept = plan.kept_share()
         if self.kept is not None and self.kept > limit:
-            self._report(f"a sample of queries needs more than {limit:.0%}", used=False)
+            self._report(too_many, used=False)
             return None
         self._report(f"a sample of queries needs less than {limit:.0%}", used=True)
         return plan
