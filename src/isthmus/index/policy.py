@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.index.index import Index, is_indexable
 from isthmus.index.pruned import Plan, Weights, is_prunable
-from isthmus.kernel.attention import Attention
+from isthmus.kernel.attention import Attention, attend_centred
 from isthmus.kernel.logits import Keys, Metric, attention_logits, tensor_version
 
 Setting = bool | Literal["auto"] | Index
@@ -32,8 +31,8 @@ SAMPLED_QUERIES, FEW_QUERIES = 4_096, 64
 # "auto" uses the index if sample tiles need at most this share of the memories; it grows with
 # their number, by the second figure for a factor of ten. Few queries must need less.
 KEPT, KEPT_GROWTH, KEPT_FEW = 0.2, 0.1, 0.05
-# Logits that tell, before an index is built, whether one could help.
-LEAST_ENTRIES = 2**21
+# Queries and memories that tell, before an index is built, whether one could help.
+LEAST_QUERIES, LEAST_MEMORIES = 64, 2**14
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,13 @@ class IndexReport:
 def _least_share(queries: Tensor, keys: Keys, kernel: Kernel) -> float:
     """Return the share of memories that some queries would need of any index, however fine."""
     beta, bias, metric = kernel
-    count = len(keys.memories)
-    most = max(LEAST_ENTRIES // count, 1)
-    some = queries[:: -(-len(queries) // most)] if len(queries) else queries
-    logits = attention_logits(some, keys, bias, beta, metric)
-    least = torch.logsumexp(logits, -1, keepdim=True) + math.log(TOL / count)
-    return float((logits > least).double().mean()) if len(queries) else 0.0
+    rows = slice(None, None, max(len(keys.memories) // LEAST_MEMORIES, 1))
+    some = queries[:: max(len(queries) // LEAST_QUERIES, 1)][:LEAST_QUERIES]
+    total = attend_centred(some, keys, beta, bias, metric).logsumexp
+    part, own = Keys(keys.memories[rows]), None if bias is None else bias[rows]
+    logits = attention_logits(some, part, own, beta, metric)
+    needed = logits > total[:, None] + math.log(TOL / len(keys.memories))
+    return float(needed.double().mean()) if len(some) else 0.0
 
 
 class Pruning:
