@@ -15,8 +15,10 @@ from isthmus.validation import as_entries, as_number
 
 __all__ = ["Affine", "WeightedSum", "Wrapper"]
 
-FLAGS = ("returns_arrays", "has_step", "step_descends", "_step_holds", "_is_pointwise")
-FLAGS += ("has_conditional_mean", "has_responsibilities", "has_exact_draws")
+FLAGS = [
+    *("returns_arrays", "has_step", "step_descends", "_step_holds", "_is_pointwise"),
+    *("has_conditional_mean", "has_responsibilities", "has_exact_draws"),
+]
 
 
 class Wrapper(Energy):
