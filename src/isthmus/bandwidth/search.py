@@ -188,11 +188,7 @@ class _WidthSearch:
         return Bandwidth(kind, whole, None, factors, likelihood), densities
 
     def cross_fitted(self, densities: FloatArray, kind: Kind, adaptive: bool) -> float:
-        """Return the mean left-out log-density of rows under shapes that other rows found.
-
-        A value that only few rows have may be unknown to the others, so that a row loses no more
-        than a limit against its density under the shape of all.
-        """
+        """Return the mean left-out log-density under shapes of other rows; losses are limited."""
         chosen, weights = self.queries, self.weights[self.queries]
         if len(chosen) < FEWEST_CROSSED:
             return float(np.average(densities, weights=weights))

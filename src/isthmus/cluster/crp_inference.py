@@ -208,10 +208,7 @@ def _assigned(
 def reassign(
     rows: AnyRows, clusters: ClusterStatistics, prior: CRPPrior, soft: bool, *, opens: bool = True
 ) -> ClusterStatistics:
-    """Assign all rows anew, opening clusters unless `opens` is False, and drop empty ones.
-
-    With `soft`, every row is divided among old and new clusters in proportion to the posterior.
-    """
+    """Assign all rows anew, opening clusters unless `opens` is False, and drop empty ones."""
     kept = clusters.counts >= SMALLEST_COUNT * rows.total / len(rows)
     if soft and bool(kept.any()):
         # Soft assignments never leave a cluster entirely, and a large alpha favours every cluster

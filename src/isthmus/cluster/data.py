@@ -46,10 +46,7 @@ def counted(block: TableBlock) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Moments:
-    """The weight, mean and summed squared deviation of the known values of each column.
-
-    They are in units of the largest absolute value, so that squares do not overflow.
-    """
+    """Weight, mean and squared deviation of each column, in units of the largest value."""
 
     weight: NDArray[Any]
     mean: NDArray[Any]
@@ -218,11 +215,7 @@ class Rows:
         return Rows(self.values[index], self.weights[index], observed, keys)
 
     def without_clusters(self, most: int, generator: np.random.RandomState) -> Rows:
-        """Draw up to `most` rows of the same covariance, gaps and weight from one Gaussian.
-
-        Their sample covariance is that of the rows: given it, rows of one Gaussian are equally
-        likely to be any such draw.
-        """
+        """Draw up to `most` rows of the same covariance, gaps and weight from one Gaussian."""
         size = max(len(self), min(round(self.total), most))
         weights = self.weights.double()
         places = torch.arange(size, dtype=torch.float64).add_(0.5) * self.total / size
@@ -278,10 +271,7 @@ class RowSample:
 
 
 def chosen_by_key(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of the lowest hashes, in ascending order.
-
-    Which rows are chosen does not depend on their order, or on the blocks they are in.
-    """
+    """Return the places of the lowest hashes, ascending: a choice by values, not by order."""
     chosen: NDArray[np.int64] = np.sort(np.argsort(keys)[:SAMPLE_ROWS])
     return chosen
 
@@ -313,10 +303,7 @@ def projected(X: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Return the distinct rows, their weights, where each row went, and their hashes.
-
-    Their order depends on their values only, and, up to rounding, not on the unit of the table.
-    """
+    """Return the distinct rows in an order of values, their weights, places of rows, and hashes."""
     keys, first, group = np.unique(row_hashes(X), return_index=True, return_inverse=True)
     order = np.argsort(projected(X[first]), kind="stable")
     masses = np.bincount(group, weights)[order]
@@ -399,10 +386,7 @@ def _totals(rows: Rows) -> NDArray[np.float64]:
 
 
 def measured(raw: Blocks, limits: tuple[float, float]) -> tuple[int, RowSample, Scaling]:
-    """Return the number of rows that count, a sample of them, and their units.
-
-    Float32 is kept if the largest value is within the limits.
-    """
+    """Return the number of rows that count, a sample of them (float32 if it fits), and units."""
     moments: Moments = raw.total(Moments.of)
     units, narrow = moments.units(), limits[0] < moments.size < limits[1]
     few: RowSample = raw.total(_sample, raw.layout.dtype if narrow else np.dtype(np.float64))

@@ -156,10 +156,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
         self.n_steps_ = round(1 / SMALLEST_RATE)
 
     def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
-        """Do one step of online EM: blend the statistics of the batch into the running ones.
-
-        Labels are those that the rows had on arrival.
-        """
+        """Do one step of online EM; return the labels that rows had on arrival."""
         if not hasattr(self, "memories_"):
             generator = check_random_state(0 if self.random_state is None else self.random_state)
             few = rows.take(slice(0, max(ROWS_PER_SEED * int(self.n_clusters), 1000)))

@@ -277,10 +277,7 @@ def components(
     generator: np.random.RandomState,
     groups: IntArray | None = None,
 ) -> FloatArray:
-    """Return the map from centred rows to principal components of standardised columns. (D, d)
-
-    Columns have unit deviation within groups, and the components keep most of what is within.
-    """
+    """Return the map (D, d) from centred rows to components, in units of deviations in groups."""
     shares = weights / weights.sum()
     groups = np.zeros(len(table), dtype=np.int64) if groups is None else groups
     members = (groups == np.unique(groups)[:, None]) * shares
@@ -312,10 +309,7 @@ def components(
 
 
 def _cuts(graph: Graph, path: Path) -> list[Cut]:
-    """Return, for each partition, the masses of clusters and the log-flow out over its chance.
-
-    Both are empty for one cluster and for too many.
-    """
+    """Return the cut of each partition; it is empty for one cluster and for too many."""
     cuts = []
     for labels, size in zip(path.labels, path.sizes, strict=True):
         masses = leaving = np.zeros(0)
@@ -455,10 +449,7 @@ def _modes(
     alphas: FloatArray,
     seed: int,
 ) -> list[IntArray]:
-    """Return the mode of the density that each pattern belongs to, at each level.
-
-    Densities are those of the groups (levels, n) of rows.
-    """
+    """Return the mode of the density of its group that each pattern belongs to, at each level."""
     stream = np.random.RandomState(seed)
     owners = groups[:, nearest(patterns, table @ rotation, 1)[:, 0]]
     kept = stream.permutation(len(table))[:DENSITY_ROWS]

@@ -59,10 +59,7 @@ def _smallest(distances, places):
 
 @compiled
 def _recall(queries, patterns, log_weights, neighbours, target):
-    """Return the softmax over neighbours whose entropy is `target`, and the place of a match.
-
-    The place is -1 unless the query is one of the patterns, up to rounding.
-    """
+    """Return the softmax of entropy `target` over neighbours, and the place of a match or -1."""
     n, k = neighbours.shape
     shares = np.empty((n, k))
     matches = np.full(n, -1)

@@ -142,10 +142,7 @@ def expectation(
     parameters: MixtureParameters,
     posterior: Callable[[Tensor], Tensor] | None = None,
 ) -> ClusterStatistics:
-    """Divide all rows among the memories.
-
-    `posterior` maps log-joints (n, K) to assignment probabilities (n, K); default: exact.
-    """
+    """Divide all rows among the memories, by the exact posterior or one from log-joints (n, K)."""
     divided: ClusterStatistics = rows.reduce(_divided, parameters, posterior)
     return divided.with_totals_of(rows)
 

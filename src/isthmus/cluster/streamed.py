@@ -206,10 +206,7 @@ def _sample(
     label: str | None,
     drop: Sequence[str],
 ) -> tuple[Table, dict[str, str]]:
-    """Return the table that the first rows of all row groups make, and its ids and labels by name.
-
-    It decides on columns, ids and labels, exactly as a table in memory does.
-    """
+    """Return the table of the first rows of all row groups, and its ids and labels by name."""
     import pyarrow
     from pyarrow import parquet
 
