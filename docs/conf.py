@@ -61,6 +61,7 @@ sphinx_gallery_conf = {
             "plot_cluster_with_gaps.py",
             "plot_stream_with_novelty.py",
             "plot_fill_gaps_with_uncertainty.py",
+            "plot_ask_a_table.py",
             "plot_density_and_outliers.py",
             "plot_your_own_energy.py",
             "plot_learn_an_energy.py",

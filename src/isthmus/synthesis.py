@@ -138,7 +138,7 @@ def draw_rows(
         and text that holds numbers, dates or hardly repeats.
     n : int
     model : {"auto", "tables", "kernel"}
-        "tables" needs 5 to 1,024 rows and up to 16 columns of numbers that vary, and no others;
+        "tables" needs 5 to 1,024 rows and up to 64 columns of numbers that vary, and no others;
         "auto" takes it where it can, and the kernel elsewhere.
     sigma : float, optional
         Bandwidth of a round kernel, in robust standard deviations. Default: "auto".

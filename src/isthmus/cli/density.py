@@ -41,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = score_rows(frame, new, level=arguments.level, seed=arguments.seed)
     found = replace(found, ids=rows.ids)
+    kernels = found.p_value is None
+    notes += (f"Scored by {'kernels on the rows' if kernels else 'the in-context density'}.",)
     columns = {
         rows.id_name: rows.ids,
         "log_density": found.log_density,

@@ -273,7 +273,8 @@ class StudentMixture(WeightedMemory):
         identity = torch.eye(self.dim, dtype=unit.dtype, device=unit.device)
         lower = (scales / unit[:, None]).tril()
         inverse = torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)
-        return Frame(means, inverse, centre, unit)
+        maps = torch.cat([inverse, -(inverse @ means[..., None])], 2)
+        return Frame(means, inverse, centre, unit, maps.flatten(0, 1))
 
     def _constants(self) -> Tensor:
         """Return logarithms of weight times normaliser of each component. (N,)."""
@@ -341,6 +342,7 @@ class Frame(NamedTuple):
     inverse: Tensor  # of L: (N, D, D), or its diagonal (N, D)
     centre: Tensor  # (D,)
     unit: Tensor  # (D,)
+    maps: Tensor | None = None  # of points and 1 to whitened points, of full shapes: (N D, D + 1)
 
 
 class Terms(NamedTuple):
@@ -359,13 +361,11 @@ def _shares(found: Terms) -> Tensor:
 def _squares(points: Tensor, frame: Frame) -> Tensor:
     """Return squared Mahalanobis distances of points (q, D) in the frame. (N, q)."""
     count, dim = frame.means.shape
-    if frame.inverse.ndim == 2:
+    if frame.maps is None:
         white = (points[None] - frame.means[:, None]) * frame.inverse[:, None]  # (N, q, D)
         return white.square().sum(2)
-    offsets = frame.inverse @ frame.means[..., None]  # (N, D, 1)
-    maps = torch.cat([frame.inverse, -offsets], 2).reshape(count * dim, dim + 1)
     with_one = torch.cat([points, torch.ones_like(points[:, :1])], 1)
-    return (maps @ with_one.T).view(count, dim, -1).square().sum(1)
+    return (frame.maps @ with_one.T).view(count, dim, -1).square().sum(1)
 
 
 def _minimum(curvature: Tensor, pull: Tensor, point: Tensor, held: Tensor | None) -> Tensor:

@@ -174,7 +174,7 @@ class TableMixture(Energy):
             return x.new_zeros(x.shape[:-1])
         width = x.shape[:-1].numel()
         if not is_transforming():
-            width = max(1, BLOCK_ENTRIES // (self.n_memories * self.dim))
+            width = max(4, BLOCK_ENTRIES // (self.n_memories * self.dim))
         flat, mask = x.reshape(-1, self.dim), None if seen is None else seen.reshape(-1, self.dim)
         if mask is not None and not is_transforming() and bool(mask.all()):
             mask = None

@@ -24,7 +24,7 @@ FEWEST_ROWS = 5
 # Larger tables are read in parts of `max_rows`, at most this many.
 MOST_PARTS = 8
 # The most numbers that the components of all parts have.
-MOST_ENTRIES = 2**25
+MOST_ENTRIES = 2**24
 # The width of a constant column, relative to its value.
 CONSTANT_WIDTH = 1e-3
 # A column hardly repeats if this share of its rows have a value of their own.

@@ -1,0 +1,47 @@
+"""`isthmus ask`: a question to a table, and one line for bad input."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isthmus.cli.main import main
+
+
+@pytest.fixture
+def houses(tmp_path) -> str:
+    rng = np.random.default_rng(0)
+    rooms = rng.integers(1, 7, 60)
+    kind = np.where(rooms > 3, "house", "flat")
+    frame = pd.DataFrame({"rooms": rooms, "kind": kind, "price": 60 * rooms + rng.normal(0, 9, 60)})
+    frame.to_csv(tmp_path / "houses.csv", index=False)
+    return str(tmp_path / "houses.csv")
+
+
+def test_numbers_and_categories(houses, capsys) -> None:
+    assert (
+        main(["ask", houses, "--predict", "price", "--given", "rooms=3", "--json", "--quiet"]) == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    low, high = found["interval"]
+    assert low < found["median"] < high
+    assert found["given"] == {"rooms": 3.0}
+    assert abs(found["mean"] - 180) < 40
+    assert (
+        main(["ask", houses, "--predict", "kind", "--given", "rooms=6", "--json", "--quiet"]) == 0
+    )
+    shares = json.loads(capsys.readouterr().out)["probabilities"]
+    assert shares["house"] > 0.8
+    assert sum(shares.values()) == pytest.approx(1)
+    assert main(["ask", houses, "--predict", "kind", "--given", "rooms=6"]) == 0
+    assert "house" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--predict size", "--predict price --given rooms", "--predict price --given rooms=many", ""],
+)
+def test_bad_questions_are_one_line(houses, words, capsys) -> None:
+    assert main(["ask", houses, *words.split()]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
