@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from isthmus.io.files import shipped
 from isthmus.paper.study.comparison import as_frame
@@ -13,7 +15,9 @@ from isthmus.paper.study.methods import METRICS
 from isthmus.paper.study.statistics import mean_ranks, pairwise
 from isthmus.study import METHODS, Store, compare, make_report
 
+GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
 OURS, THEIRS = "ClAM+ELBO (random start)", "ClAM (Saha et al.)"
+RANDOM = np.random.default_rng(3)
 
 
 def fit(dataset: str, method: str, score: float | None, **more: Any) -> dict[str, Any]:
@@ -47,6 +51,43 @@ def rows_of(table: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]
     ]
 
 
+def plain_holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction, step by step as it is defined."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for step, place in enumerate(order):
+        largest = max(largest, (len(p_values) - step) * p_values[place])
+        adjusted[place] = min(1.0, largest)
+    return adjusted
+
+
+def test_the_claim_has_the_p_values_of_scipy_corrected_for_all_pairs() -> None:
+    table = {method: RANDOM.random(15).tolist() for method in GIVEN}
+    report = make_report(rows_of(table))
+    raw = [stats.wilcoxon(table[a], table[b]).pvalue for a, b in combinations(GIVEN, 2)]
+    adjusted = plain_holm(raw)
+    place = list(combinations(GIVEN, 2)).index((THEIRS, OURS))
+    pair = report.claim().pairs["ari"]
+    assert (pair.first, pair.second) == (OURS, THEIRS)
+    assert pair.raw_p_value == pytest.approx(raw[place])
+    assert pair.p_value == pytest.approx(adjusted[place])
+    gaps = np.subtract(table[OURS], table[THEIRS])
+    assert pair.difference == pytest.approx(gaps.mean())
+    assert (pair.ahead, pair.behind) == ((gaps > 0).sum(), (gaps < 0).sum())
+
+
+def test_ranks_and_friedman_of_the_report_are_those_of_scipy() -> None:
+    table = {method: RANDOM.random(9).tolist() for method in GIVEN}
+    found = make_report(rows_of(table)).comparison("K given", "ari")
+    scores = np.array([table[method] for method in GIVEN]).T
+    expected = stats.rankdata(-scores, axis=1).mean(0)
+    np.testing.assert_allclose([found.ranks[method] for method in GIVEN], expected)
+    assert found.friedman is not None
+    assert found.friedman.p_value == pytest.approx(stats.friedmanchisquare(*scores.T).pvalue)
+    lower = make_report(rows_of(table)).comparison("K given", "davies_bouldin")
+    np.testing.assert_allclose([len(GIVEN) + 1 - lower.ranks[method] for method in GIVEN], expected)
+
+
 BASE = (0.3 + 0.04 * np.arange(15)).tolist()
 WOBBLE = 0.001 * np.array([1, -2, 3, -4, 5, -6, 7, -8, 9, -10, 11, -12, 13, -14, 15])
 
@@ -74,6 +115,40 @@ def test_the_outcome_of_the_claim(shift: Any, outcome: str, verdict: str) -> Non
     }
     assert claim.outcomes["supervised metrics"] == outcome
     assert claim.outcomes["all of them"] == outcome
+
+
+def test_the_papers_claim_on_the_published_results_by_brute_force() -> None:
+    """All 2^15 signs of the ranks of 15 differences, at the margin and at zero."""
+    place = shipped("docs/study")
+    if place is None:
+        pytest.skip("the docs are not here")
+    rows = Store(place).read()
+    signs = (np.arange(2**15)[:, None] >> np.arange(15)) & 1
+    claim = make_report(rows).claim()
+    for metric, expected in (
+        ("rand", 3.1e-5),
+        ("ari", 3.1e-5),
+        ("ami", 6.1e-5),
+        ("nmi", 6.1e-5),
+        ("silhouette", 0.19),
+    ):
+        scores = {}
+        for method in (OURS, THEIRS):
+            table = compare([row for row in rows if row["method"] == method], metric, "K given")
+            scores[method] = dict(
+                zip(table.scores.datasets, table.scores.values[:, 0], strict=True)
+            )
+        gaps = np.array([scores[OURS][name] - each for name, each in scores[THEIRS].items()])
+        p_values = []
+        for shift in (0.05, 0.0):
+            ranks = stats.rankdata(np.abs(gaps + shift))
+            p_values.append(np.mean(signs @ ranks >= ranks[gaps > -shift].sum() - 1e-9))
+        pair = claim.pairs[metric]
+        assert pair.not_worse_p_values[0] == pytest.approx(p_values[0])
+        assert pair.not_worse_p_values[0] == pytest.approx(expected, rel=0.03)
+        assert pair.better_p_values[0] == pytest.approx(p_values[1])
+    assert claim.outcomes["supervised metrics"] == "held"
+    assert claim.outcomes["unsupervised metrics"] == "undecided"
 
 
 def test_a_method_that_was_run_and_failed_ranks_last_and_says_so() -> None:
