@@ -145,7 +145,7 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         )
         self._spread = Spread.of(checks, self._blend, generator)
         self._measure_errors()
-        self.blend_ = np.repeat(self._blend.weights[:, None], rows.shape[1], 1)
+        self.blend_ = self._blend.weights
         return self
 
     @property

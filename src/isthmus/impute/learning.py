@@ -30,11 +30,13 @@ CHECKED_ROWS, CHECKED_SHARE, CHECKED_MEMORIES = 300, 1 / 3, 1200
 SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 600, 12, 3000
 # The share of cells to hide where the table has fewer gaps.
 FEWEST_HIDDEN = 0.1
-# Cells that equal weights of the estimates count for, beside those that were hidden.
+# Cells that the common weights of the estimates count for, beside those of a column.
 PRIOR_CELLS = 60
 MEASURED_ROWS, MEASURED_DRAWS = 150, 40
 # Cells that the table as a whole counts for, beside those of a column.
 PRIOR_SPREAD_CELLS = 10.0
+# Columns with fewer hidden cells have the gain of the table.
+FEWEST_CELLS = 60
 COVERAGE = 0.9
 
 
@@ -51,10 +53,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Blend:
-    """The ridge of regressions, and the weights of the estimates (K,).
+    """The ridge of regressions, and the weights of the estimates in each column (K, D).
 
     `cells` are the places (row, column) of hidden cells, `rows` their rows in the table, `truth`
-    their values and `found` their fills.
+    their values and `found` their fills, by weights learned from other rows.
     """
 
     ridge: float
@@ -67,7 +69,7 @@ class Blend:
     def fill(self, memories: FilledMemories, Z: FloatArray) -> FloatArray:
         """Return the means of all cells of a block of rows (n, D)."""
         found = memories.estimates(Z, self.ridge)
-        return memories.shape.mean + np.tensordot(self.weights, np.array(found), 1)
+        return memories.shape.mean + np.einsum("kd,knd->nd", self.weights, np.array(found))
 
 
 def learn(
@@ -180,7 +182,7 @@ def _choose_ridge(checks: Sequence[Check]) -> float:
 
 def _blend(checks: Sequence[Check], ridge: float) -> Blend:
     """Return the weights of the estimates that leave the least error at hidden cells."""
-    parts, start = [], 0
+    parts, start, dim = [], 0, checks[0].truth.shape[1]
     for check in checks:
         row, column = np.nonzero(check.hidden)
         centre = check.memories.shape.mean[column]
@@ -188,16 +190,44 @@ def _blend(checks: Sequence[Check], ridge: float) -> Blend:
         truth = check.truth[row, column] - centre
         parts.append((found.T, truth, centre, row + start, column, check.places[row]))
         start += len(check.truth)
-    estimates, truth, centre, row, column, origin = map(np.concatenate, zip(*parts, strict=True))
-    count = estimates.shape[1]
-    weights = np.full(count, 1.0 / count)
-    if len(truth):  # non-negative least squares, drawn to equal weights
-        noise = np.sqrt(np.square(truth[:, None] - estimates).mean(0).min())
-        prior = (noise * np.sqrt(PRIOR_CELLS) + 1e-9) * np.eye(count)
-        system = np.concatenate([estimates, prior])
-        weights = nnls(system, np.concatenate([truth, prior @ weights]))[0]
-    found = estimates @ weights + centre
-    return Blend(ridge, weights, (row, column), origin, truth + centre, found)
+    found, truth, centre, row, column, origin = map(np.concatenate, zip(*parts, strict=True))
+    estimates = found.T
+    weights = _weights(estimates, truth, column, dim)
+    # Errors are measured where the weights were not learned.
+    crossed = np.empty_like(truth)
+    half = np.unique(origin, return_inverse=True)[1] % 2 == 0
+    for learned in (half, ~half):
+        other = _weights(estimates[:, learned], truth[learned], column[learned], dim)
+        crossed[~learned] = (other[:, column] * estimates).sum(0)[~learned]
+    return Blend(ridge, weights, (row, column), origin, truth + centre, crossed + centre)
+
+
+def _weights(
+    estimates: FloatArray, truth: FloatArray, column: NDArray[np.intp], dim: int
+) -> FloatArray:
+    """Return non-negative weights (K, D) of estimates (K, cells), alike in all columns."""
+    count = len(estimates)
+    common = np.full(count, 1.0 / count)
+    if not len(truth):
+        return np.repeat(common[:, None], dim, 1)
+    # The prior counts for less where the estimates are good.
+    noise = np.sqrt(np.square(truth - estimates).mean(1).min())
+    pull = noise * np.sqrt(PRIOR_CELLS) + 1e-9
+    common = _shrunk(estimates, truth, common, pull)
+    weights = np.repeat(common[:, None], dim, 1)
+    order = np.argsort(column, kind="stable")
+    ends = np.searchsorted(column[order], np.arange(dim + 1))
+    for place in range(dim):
+        own = order[ends[place] : ends[place + 1]]
+        if len(own):
+            weights[:, place] = _shrunk(estimates[:, own], truth[own], common, pull)
+    return weights
+
+
+def _shrunk(estimates: FloatArray, truth: FloatArray, prior: FloatArray, pull: float) -> FloatArray:
+    """Return non-negative least squares, drawn to a prior."""
+    system = np.concatenate([estimates.T, pull * np.eye(len(prior))])
+    return nnls(system, np.concatenate([truth, pull * prior]))[0]
 
 
 @dataclass(frozen=True)
@@ -236,11 +266,7 @@ class Spread:
         noise = np.sqrt(np.maximum(errors - np.square(factor) * local, 0.0))
         trial = factor[column] * (cells - cells.mean(0))
         trial += noise[column] * generator.standard_normal(cells.shape)
-        # The factor that makes intervals of trial deviations cover the errors.
-        error = (blend.truth - blend.found)[chosen]
-        low, high = np.quantile(trial, ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2), axis=0)
-        reach = np.maximum(np.where(error > 0, high, -low), 1e-9)
-        gain = np.clip(np.quantile(np.abs(error) / reach, COVERAGE), 0.3, 3.0)
+        gain = _gain(trial, (blend.truth - blend.found)[chosen], column, dim)
         return cls(gain * factor, gain * noise, unit.doubt)
 
 
@@ -249,6 +275,19 @@ def _column_means(values: FloatArray, column: np.ndarray, dim: int) -> FloatArra
     sums, counts = np.bincount(column, values, dim), np.bincount(column, minlength=dim)
     found: FloatArray = (sums + PRIOR_SPREAD_CELLS * values.mean()) / (counts + PRIOR_SPREAD_CELLS)
     return found
+
+
+def _gain(trial: FloatArray, error: FloatArray, column: np.ndarray, dim: int) -> FloatArray:
+    """Return the factors (D,) that make intervals of trial deviations cover the errors."""
+    low, high = np.quantile(trial, ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2), axis=0)
+    reach = np.maximum(np.where(error > 0, high, -low), 1e-9)
+    ratio = np.abs(error) / reach
+    common = float(np.clip(np.quantile(ratio, COVERAGE), 0.3, 3.0))
+    gain = np.full(dim, common)
+    for place in np.flatnonzero(np.bincount(column, minlength=dim) >= FEWEST_CELLS):
+        own = np.quantile(ratio[column == place], COVERAGE)
+        gain[place] = np.clip(own, common / 2, common * 2)
+    return gain
 
 
 def draw_block(
