@@ -34,6 +34,7 @@ def small_source(path: Path) -> str:
     return text.replace(large, small) if large else text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_the_script_runs_and_draws(path: Path, monkeypatch, tmp_path) -> None:
     if path.stem in NEEDS:

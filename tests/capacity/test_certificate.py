@@ -94,13 +94,18 @@ def attack(memory: ist.GaussianKDE | ist.ModernHopfield, most: int = 40) -> int:
 
 @pytest.mark.parametrize("kind", DATA)
 @pytest.mark.parametrize(
-    ("energy", "widths"),
-    [(ist.GaussianKDE, (0.1, 0.3, 0.9, 1.5, 4.0)), (ist.ModernHopfield, (0.05, 0.3, 1.0, 6.0))],
+    ("energy", "widths", "least"),
+    [
+        (ist.GaussianKDE, (0.1, 0.3, 0.9, 1.5, 4.0), 5_000),
+        (ist.ModernHopfield, (0.05, 0.3, 1.0, 6.0), 4_000),
+    ],
 )
-def test_no_start_leaves_a_certified_ball(kind: str, energy: type, widths: tuple) -> None:
+def test_no_start_leaves_a_certified_ball(
+    kind: str, energy: type, widths: tuple, least: int
+) -> None:
     sizes = SIZES if energy is ist.GaussianKDE else SIZES[2:]
     memories = [energy(DATA[kind](*size), width) for size in sizes for width in widths]
-    assert sum(attack(memory, most=8) for memory in memories) > 4_000
+    assert sum(attack(memory, most=8) for memory in memories) > least
 
 
 def test_no_start_leaves_a_ball_whose_sum_was_cut_off() -> None:

@@ -22,6 +22,7 @@ X = np.random.default_rng(0).normal(size=(300, 4))
 POINTS = torch.from_numpy(0.8 * np.random.default_rng(1).normal(size=(20, 4)))
 
 
+@pytest.mark.slow
 def test_shards_stay_on_both_workers_and_give_the_same_answers(client: Any) -> None:
     many = shard(ist.GaussianKDE, da.from_array(X, chunks=(40, 4)), client=client, sigma=0.6)
     one = ist.GaussianKDE(X, 0.6)
@@ -31,6 +32,7 @@ def test_shards_stay_on_both_workers_and_give_the_same_answers(client: Any) -> N
     assert len({worker for workers in places.values() for worker in workers}) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_killed_during_retrieval_changes_nothing(client: Any, kill_worker: Any) -> None:
     data = da.from_array(X, chunks=(60, 4))
     many = shard(ist.GaussianKDE, data, client=client, sigma=0.6)

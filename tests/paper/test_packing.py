@@ -29,6 +29,7 @@ def test_spread_points_are_nearly_as_far_apart_as_is_known_to_be_possible(
     assert best - 0.2 < smallest_angle(count, dim) < best + 0.01
 
 
+@pytest.mark.slow
 def test_the_largest_spread_set_that_is_stored_although_a_smaller_one_is_not() -> None:
     assert measured_capacity(3, placement="spread", most=10) == 10
     reached = {}
