@@ -18,7 +18,7 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables, as_numbers
 from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores, oddest
-from isthmus.incontext.tables.questions import ConditionedTable, read_frame
+from isthmus.incontext.tables.questions import ConditionedTable, read_frame, read_numbers
 from isthmus.memories.base import generator_for
 from isthmus.memories.student_mixture import StudentMixture
 from isthmus.memories.table_mixture import TableMixture
@@ -73,11 +73,13 @@ def score_rows(
     is_default = isinstance(model, str) and model == "tables"
     reader = None if rows is None and is_default else reader_of(model)
     if rows is not None and reader and _fits(reader, X):
-        table = X
-        if not is_mixed(X):
-            table = _as_frame(as_numbers(X), getattr(X, "columns", None))
-            rows = _rows_like(table.to_numpy(), rows)
-        return read_frame(reader, table).outliers(rows, level, draws=draws, seed=seed)
+        if is_mixed(X):
+            table = read_frame(reader, X)
+        else:
+            numbers = as_numbers(X)
+            table = read_numbers(reader, numbers, getattr(X, "columns", None))
+            rows = _rows_like(numbers, rows)
+        return table.outliers(rows, level, draws=draws, seed=seed)
     kernels = NeighbourKernels(X)
     own = None if rows is not None else np.arange(len(kernels.rows))
     cells = (kernels.rows, kernels.codes) if rows is None else kernels.read(rows)
@@ -88,12 +90,6 @@ def score_rows(
     names = kernels.columns
     columns = {int(row): oddest(gain, names) for row, gain in zip(odd, gains, strict=True)}
     return RowScores(log_density, percentile, outlier, level, columns)
-
-
-def _as_frame(table: Array, names: Any) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(table, columns=names)
 
 
 def _fits(reader: ICLTables, X: Any) -> bool:
@@ -256,7 +252,7 @@ class TableDensity(Plottable, DensityMixin, BaseEstimator):
             return self
         table = self._rows(X, ensure_min_samples=FEWEST_ROWS)
         names = getattr(self, "feature_names_in_", None)
-        self.table_ = read_frame(reader, _as_frame(table, names))
+        self.table_ = read_numbers(reader, table, names)
         numbers = self.table_.energy.numbers
         assert numbers is not None
         self.energy_ = numbers

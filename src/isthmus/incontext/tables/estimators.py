@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_is_fitted, column_or_1d
 
 from isthmus.errors import InvalidInputError
+from isthmus.extras import require
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array
 from isthmus.incontext.tables.questions import MOST_VALUES, ConditionedTable, read_frame
@@ -45,6 +46,7 @@ class _TablePredictor(BaseEstimator):
 
     def _frame(self, X: Any, reset: bool) -> Any:
         """Return rows of X as a data frame whose columns have numbers for names."""
+        require("pandas")
         import pandas as pd
 
         mixed = is_mixed(X) and hasattr(X, "columns")

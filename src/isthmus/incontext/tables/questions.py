@@ -14,6 +14,7 @@ from torch import Tensor
 
 from isthmus.distribution import probabilities
 from isthmus.errors import DtypeError, InvalidInputError
+from isthmus.extras import require
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables
 from isthmus.incontext.tables.outliers import RowScores, oddest
 from isthmus.memories.gaussian import patterns
@@ -36,6 +37,7 @@ MOST_STEPS, TOLERANCE = 60, 1e-7
 
 def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTable:
     """Return what a model reads of a data frame."""
+    require("pandas")
     is_mixed(X)  # refuses columns of one name
     frame = as_frame(X)
     most = reader.config.max_columns
@@ -73,6 +75,18 @@ def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTabl
     energy.returns_arrays = True
     decimals = tuple(count_decimals(column[~np.isnan(column)]) for column in numbers.T)
     return ConditionedTable(energy, coding, tuple(frame.columns), tuple(frame.dtypes), decimals)
+
+
+def read_numbers(reader: ICLTables, table: Array, names: Any = None) -> ConditionedTable:
+    """Return what a model reads of numbers (n, D), which needs no pandas."""
+    density = reader.condition(table)
+    density.returns_arrays = True
+    energy = TableMixture.of(density, (), None)
+    energy.returns_arrays = True
+    columns = tuple(range(table.shape[1]) if names is None else names)
+    kinds, dtypes = ("number",) * len(columns), (np.dtype(np.float64),) * len(columns)
+    decimals = tuple(count_decimals(column[~np.isnan(column)]) for column in table.T)
+    return ConditionedTable(energy, Coding(kinds), columns, dtypes, decimals)
 
 
 def _place(coding: Coding, column: int) -> int:
@@ -465,7 +479,15 @@ class ConditionedTable:
         return (numbers * 1e6).astype(np.int64).astype("datetime64[us]")
 
     def _read(self, rows: Any) -> tuple[Tensor, Tensor]:
+        if isinstance(rows, np.ndarray) and self._holds(rows):
+            x = torch.from_numpy(rows.astype(np.float64))
+            return x.nan_to_num(nan=0.0), ~x.isnan()
         return self._coded(self._frame(rows))
+
+    def _holds(self, rows: NDArray[Any]) -> bool:
+        """Return True for rows of numbers in an array, which need no data frame."""
+        plain = rows.dtype.kind == "f" and not self._coding.is_mixed
+        return plain and rows.shape[1:] == (len(self.columns),) and not np.isinf(rows).any()
 
     def _frame(self, rows: Any, asked: Any = None) -> pd.DataFrame:
         """Return rows as a data frame of the table's columns, with gaps where they lack one."""
