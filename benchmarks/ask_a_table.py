@@ -28,6 +28,7 @@ import torch
 from measuring import Row, cpu_seconds, print_rows
 from numpy.typing import NDArray
 from pandas.api.types import is_object_dtype
+from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import (
@@ -47,6 +48,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from isthmus.incontext import TableClassifier, TableRegressor, pretrained
 from isthmus.incontext.tables.features import column_resolution
+from isthmus.memories import GaussianKDE, StudentMixture
 
 Array = NDArray[np.float64]
 LEVELS = np.arange(1, 10) / 10
@@ -117,7 +119,7 @@ def classification(model: str, n: int, most: int, seed: int) -> list[Row]:
         "kNN": KNeighborsClassifier(),
         "boosting": HistGradientBoostingClassifier(random_state=0),
     }
-    losses, areas, errors = [], [], []
+    losses, areas, errors, plain = [], [], [], []
     for _, target, frame, size in draw("class", n, most, seed):
         rest, y = frame.drop(columns=target), frame[target].to_numpy()
         classes, labels = np.unique(y[:size].astype(str), return_inverse=True)
@@ -137,8 +139,12 @@ def classification(model: str, n: int, most: int, seed: int) -> list[Row]:
             areas.append({name: roc_auc_score(right[:, present], each[:, present])
                           for name, each in shares.items()})  # fmt: skip
         errors.append(calibration_error(shares["tables"], right))
+        joint = pretrained(model).condition(rest.iloc[:size].assign(asked=classes[labels]))
+        unasked = joint.predict("asked", rest.iloc[asked])[list(classes)].to_numpy()
+        plain.append(-np.log(np.clip(unasked, 1e-4, None)[right > 0]).mean())
     return [
         _ranked(f"classification, {len(losses)} tables, n = {n}: log loss", losses)
+        | {"tables, not told the target": f"{np.mean(plain):.3f}"}
         | {"ECE of tables": f"{np.mean(errors):.3f}"},
         {"table": f"classification, n = {n}: AUC", "measure": "mean"}
         | {name: f"{value:.3f}" for name, value in pd.DataFrame(areas).mean().items()},
@@ -270,6 +276,36 @@ def density(model: str, n: int, most: int, seed: int) -> list[Row]:
     return [_ranked(title, losses) | {"tables is best on": f"{100 * first:.0f} %"}]
 
 
+def dimensions(model: str, repeats: int = 3) -> list[Row]:
+    """Return errors of log-densities and scores on mixtures of four round Gaussians."""
+    reader, rows = pretrained(model), []
+    for D in (8, 16, 32):
+        errors = []
+        for repeat in range(repeats):
+            rng = np.random.default_rng([D, repeat])
+            means, widths = 2 * rng.normal(size=(4, D)), rng.uniform(0.5, 1.5, 4)
+            weights = rng.dirichlet(np.full(4, 5.0))
+            label = rng.choice(4, 1200, p=weights)
+            x = means[label] + widths[label, None] * rng.normal(size=(1200, D))
+            truth = StudentMixture(means, widths, log_weights=np.log(weights))
+            context, rest = x[:1000], x[1000:]
+            squares = cdist(context, context, "sqeuclidean") + np.diag(np.full(1000, np.inf))
+            grid = np.geomspace(0.1, 3, 30)
+            left_out = [logsumexp(-squares / (2 * h * h), axis=1).mean() - D * np.log(h)
+                        for h in grid]  # fmt: skip
+            kernels = GaussianKDE(context, grid[np.argmax(left_out)])
+            for energy in (kernels, reader.condition(context)):
+                away = np.abs(energy.log_prob(rest) - truth.log_prob(rest)).mean() / D
+                force = energy.score(rest) * float(energy.inverse_temperature)
+                errors.append((away, np.square(force - truth.score(rest)).mean()))
+        (a, b), (c, d) = (np.mean(errors[first::2], 0) for first in (0, 1))
+        shown = {"log-density: kernels": a, "tables": c, "ratio": a / c}
+        shown |= {"score: kernels": b, "tables ": d, "ratio ": b / d}
+        rows.append({"table": "mixtures of four Gaussians, 1,000 rows", "D": D}
+                    | {name: f"{value:.3f}" for name, value in shown.items()})  # fmt: skip
+    return rows
+
+
 def speed(model: str) -> list[Row]:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(500, 8))).add_prefix("x")
@@ -291,7 +327,7 @@ def main() -> None:
     parser.add_argument("--model", default="tables", help="a name, or the folder of a model")
     parser.add_argument("--sizes", default="64,256")
     parser.add_argument("--tables", type=int, default=24, help="the most of each kind")
-    parser.add_argument("--jobs", default="classification,regression,density,speed")
+    parser.add_argument("--jobs", default="classification,density,regression,dimensions,speed")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -302,7 +338,8 @@ def main() -> None:
         for n in map(int, arguments.sizes.split(",") if job in jobs else ()):
             rows += jobs[job](arguments.model, n, arguments.tables, arguments.seed)
             print(rows[-2:], flush=True)
-        rows += speed(arguments.model) if job == "speed" else []
+        if job not in jobs:
+            rows += {"dimensions": dimensions, "speed": speed}[job](arguments.model)
     print(f"{time.process_time() - start:.0f} CPU seconds\n")
     print_rows(rows)
 
