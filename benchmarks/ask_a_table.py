@@ -46,6 +46,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from isthmus.impute import MemoryImputer
 from isthmus.incontext import TableClassifier, TableRegressor, pretrained
 from isthmus.incontext.tables.features import column_resolution
 from isthmus.memories import GaussianKDE, StudentMixture
@@ -276,6 +277,36 @@ def density(model: str, n: int, most: int, seed: int) -> list[Row]:
     return [_ranked(title, losses) | {"tables is best on": f"{100 * first:.0f} %"}]
 
 
+def gaps(model: str, n: int, most: int, seed: int) -> list[Row]:
+    """Return errors at a tenth of the cells, hidden at random, beside those of MemoryImputer."""
+    found = []
+    for name, _, frame, size in draw("density", n, most, seed):
+        frame = frame.iloc[:size].reset_index(drop=True)
+        rng = np.random.default_rng([seed, n, len(name)])
+        known = frame.mask(rng.random(frame.shape) < 0.1)
+        known = known[[c for c in known if known[c].nunique() > 1]]
+        row: Row = {}
+        ours = pretrained(model).condition(known).fill(known)
+        theirs = pd.DataFrame(MemoryImputer().fit_transform(known), columns=known.columns)
+        for method, full in (("tables", ours), ("MemoryImputer", theirs)):
+            numbers, wrong = [], []
+            for c in known:
+                hidden = known[c].isna() & frame[c].notna()
+                if not hidden.any():
+                    continue
+                value, truth = full.loc[hidden, c], frame.loc[hidden, c]
+                if is_object_dtype(frame[c]):
+                    wrong += list(value.astype(str) != truth)
+                else:
+                    numbers.append(np.sqrt(np.mean((value - truth) ** 2)) / frame[c].std())
+            row |= {f"{method}: RMSE": np.mean(numbers)}
+            row |= {f"{method}: wrong categories": np.mean(wrong)} if wrong else {}
+        found.append(row)
+    means = pd.DataFrame(found).mean()
+    title = f"gaps, {len(found)} tables, n = {n}"
+    return [{"table": title} | {name: f"{value:.3f}" for name, value in means.items()}]
+
+
 def dimensions(model: str, repeats: int = 3) -> list[Row]:
     """Return errors of log-densities and scores on mixtures of four round Gaussians."""
     reader, rows = pretrained(model), []
@@ -327,13 +358,15 @@ def main() -> None:
     parser.add_argument("--model", default="tables", help="a name, or the folder of a model")
     parser.add_argument("--sizes", default="64,256")
     parser.add_argument("--tables", type=int, default=24, help="the most of each kind")
-    parser.add_argument("--jobs", default="classification,density,regression,dimensions,speed")
+    parser.add_argument("--jobs", default="classification,density,regression,gaps,dimensions,speed")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     start, rows = time.process_time(), []
-    jobs = {"classification": classification, "regression": regression, "density": density}
+    jobs = {
+        "classification": classification, "regression": regression, "density": density, "gaps": gaps
+    }  # fmt: skip
     for job in arguments.jobs.split(","):
         for n in map(int, arguments.sizes.split(",") if job in jobs else ()):
             rows += jobs[job](arguments.model, n, arguments.tables, arguments.seed)

@@ -16,8 +16,8 @@ from isthmus.memories.gaussian import as_columns, patterns
 from isthmus.special import log_gamma_ratio
 from isthmus.validation import as_entries, as_numbers, as_tensor, is_transforming, require_range
 
-# Entries of the largest temporary, which fits the cache of a processor.
-BLOCK_ENTRIES = 2**18
+# Entries of the largest temporary, which nearly fits the cache of a processor.
+BLOCK_ENTRIES = 2**19
 
 
 @final

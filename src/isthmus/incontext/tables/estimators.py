@@ -105,9 +105,9 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
         target = checked_target(y)
         check_classification_targets(target)
         self.classes_, labels = np.unique(target, return_inverse=True)
-        if len(self.classes_) > MOST_VALUES - 1:
+        if len(self.classes_) > MOST_VALUES:
             raise InvalidInputError(
-                f"y has {len(self.classes_)} classes; the model reads up to {MOST_VALUES - 1}."
+                f"y has {len(self.classes_)} classes; the model reads up to {MOST_VALUES}."
             )
         return self._fit(X, np.array([f"class {label}" for label in labels], dtype=object))
 

@@ -56,7 +56,7 @@ def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTabl
         raise InvalidInputError(
             f"The table has {len(frame)} rows with values; the model needs at least {FEWEST_ROWS}."
         )
-    coding = Coding.of(frame, MOST_VALUES - 1)
+    coding = Coding.of(frame, MOST_VALUES)
     for place in coding.categories:
         distinct = frame.iloc[:, place].nunique()
         if distinct > max(MOST_VALUES, len(frame) / 2):
