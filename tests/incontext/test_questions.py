@@ -200,6 +200,17 @@ def test_bad_input(model, table) -> None:
         table.log_prob(pd.DataFrame({"colour": [1]}))
     with pytest.raises(DtypeError):
         table.log_prob({"weight": "heavy"})
+    with pytest.raises(DtypeError):
+        model.condition(frame().assign(weight=1j))
+    # One value of each column, which is in the table and not asked for, and within reach.
+    for given in ({"weight": (1, 5)}, {"weight": 3.0, "colour": 1}, {"kind": "cat"}):
+        with pytest.raises(InvalidInputError):
+            table.ask("kind", given)
+    with pytest.raises(InvalidInputError, match="large"):
+        table.predict("kind", {"weight": 1e300})
+    for value in ("heavy", [1.0, 2.0]):
+        with pytest.raises(InvalidInputError, match="value"):
+            table.cdf("weight", value)
 
 
 def test_many_values_constant_columns_and_gaps(model) -> None:
@@ -213,3 +224,32 @@ def test_many_values_constant_columns_and_gaps(model) -> None:
     assert len(density.categories["town"]) == 64
     assert density.predict("same").iloc[0]["always"] == pytest.approx(1)
     assert not density.sample(9).isna().any().any()
+
+
+def test_no_rows_and_rows_of_gaps(table) -> None:
+    none = frame().head(0)
+    assert table.predict("kind", none).shape == (0, len(table.categories["kind"]))
+    assert table.fill(none).shape == none.shape
+    gaps = pd.DataFrame({"weight": [np.nan, np.nan]})
+    for rows in (none, gaps):
+        assert "nan" in str(table.outliers(rows, draws=10))
+    assert table.sample(3, {"weight": None}).weight.notna().all()
+
+
+def test_draws_stay_within_the_integers_of_a_column(model) -> None:
+    values = np.arange(0, 250, 5).astype("uint8")
+    density = model.condition(pd.DataFrame({"x": values, "k": ["a", "b"] * 25}))
+    drawn = density.sample(500).x
+    assert drawn.dtype == np.uint8 and drawn.min() == 0 and drawn.max() == 255
+    assert density.sample(2, {"x": 3.0}).x.dtype == np.uint8
+
+
+def test_times_with_a_zone_and_without_end(model) -> None:
+    days = pd.date_range("2024-01-01", periods=30, tz="Asia/Tokyo")
+    data = pd.DataFrame({"day": days, "x": np.arange(30.0)})
+    density = model.condition(data)
+    assert density.sample(3).day.dtype == density.predict("day").dtype == data.day.dtype
+    filled = density.fill(pd.DataFrame({"day": [pd.NaT, days[0]], "x": [10.0, 0.0]})).day
+    assert abs(filled[0] - days[10]) < pd.Timedelta(days=3) and filled[1] == days[0]
+    assert density.cdf("day", days[9]) == pytest.approx(density.cdf("day", "2024-01-09T15:00"))
+    assert np.isnat(density.interval("day", 1.0)[1]).all()

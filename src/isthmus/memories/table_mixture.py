@@ -239,7 +239,7 @@ class TableMixture(Energy):
         logs = self._logs(flat, None if seen is None else seen.reshape(-1, self.dim))
         nowhere = (logs == -torch.inf).all(1, keepdim=True)
         shares = torch.where(nowhere, 0.0, logs.masked_fill(nowhere, 0).softmax(1))
-        return shares.reshape(*x.shape[:-1], -1)
+        return shares.reshape(*x.shape[:-1], self.n_memories)
 
     def _score(self, x: Tensor) -> Tensor:
         force = torch.zeros_like(x)
@@ -282,7 +282,7 @@ class TableMixture(Energy):
         shares = self._responsibilities(flat, mask)
         if self.numbers is not None:
             numbers = self.numbers._mean_given(flat[:, :count], mask[:, :count], shares)
-            filled[..., :count] = numbers.reshape(*x.shape[:-1], -1)
+            filled[..., :count] = numbers.reshape(*x.shape[:-1], count)
         for place, each in enumerate(self.shares):
             best = (shares @ each).argmax(1).to(x.dtype).reshape(x.shape[:-1])
             at = count + place

@@ -73,6 +73,32 @@ def as_frame(X: Any) -> Any:
     return X.to_pandas() if hasattr(X, "to_pandas") else X
 
 
+def seconds(times: Any) -> FloatArray:
+    """Return times as seconds since 1970, in UTC if they have a time zone."""
+    import pandas as pd
+
+    index = pd.DatetimeIndex(pd.to_datetime(times, utc=True)).tz_localize(None)
+    found: FloatArray = index.to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
+    return found
+
+
+def stamps(numbers: FloatArray) -> NDArray[Any]:
+    """Return seconds since 1970 as times, and NaT where no time is so far."""
+    inside = np.abs(numbers) < 2**63 / 1e6
+    found = (np.where(inside, numbers, 0.0) * 1e6).astype(np.int64).astype("datetime64[us]")
+    found[~inside] = np.datetime64("NaT")
+    return found
+
+
+def as_times(numbers: FloatArray, dtype: Any) -> pd.Series:
+    """Return seconds since 1970 as times of a type, which may have a time zone."""
+    import pandas as pd
+
+    times = pd.Series(stamps(numbers))
+    times = times if getattr(dtype, "tz", None) is None else times.dt.tz_localize("UTC")
+    return times.astype(dtype)
+
+
 def _is_number(column: Any) -> bool:
     import pandas as pd
 
@@ -107,6 +133,8 @@ class Coding:
         kinds, categories = [], {}
         for place in range(frame.shape[1]):
             column = frame.iloc[:, place]
+            if column.dtype.kind == "c":
+                raise DtypeError(f"Column {frame.columns[place]!r} holds complex numbers.")
             if _is_number(column):
                 kinds.append("number")
             elif pd.api.types.is_datetime64_any_dtype(column):
@@ -147,8 +175,7 @@ class Coding:
             if kind == "number":
                 parts.append(column.to_numpy(dtype=np.float64, na_value=np.nan)[:, None])
             elif kind == "time":
-                seconds = column.to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
-                parts.append(np.where(missing, np.nan, seconds)[:, None])
+                parts.append(np.where(missing, np.nan, seconds(column))[:, None])
             else:
                 known = {value: number for number, value in enumerate(self.categories[place])}
                 codes = column.astype(object).map(known).to_numpy(dtype=np.float64, na_value=-1)
@@ -195,8 +222,6 @@ class Coding:
 
         A category is the most probable one, or drawn by `uniform` (n, columns) random numbers.
         """
-        import pandas as pd
-
         result = frame.copy()
         for place, kind in enumerate(self.kinds):
             column = frame.iloc[:, place]
@@ -215,8 +240,7 @@ class Coding:
             else:
                 values = filled[missing, self.places[place].start]
                 if kind == "time":
-                    stamps = (values * 1e6).astype(np.int64).astype("datetime64[us]")
-                    values = pd.Series(stamps).astype(column.dtype).to_numpy()
+                    values = as_times(values, column.dtype).to_numpy()
             new = column.copy()
             new[missing] = values
             result.isetitem(place, new)

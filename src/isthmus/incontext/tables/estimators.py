@@ -104,7 +104,10 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
         """Condition on rows (n, D), a frame or an array with gaps as NaN, and classes (n,)."""
         target = checked_target(y)
         check_classification_targets(target)
-        self.classes_, labels = np.unique(target, return_inverse=True)
+        try:
+            self.classes_, labels = np.unique(target, return_inverse=True)
+        except TypeError:
+            raise InvalidInputError("y mixes classes of kinds that have no order.") from None
         if len(self.classes_) > MOST_VALUES:
             raise InvalidInputError(
                 f"y has {len(self.classes_)} classes; the model reads up to {MOST_VALUES}."
@@ -166,10 +169,15 @@ class TableRegressor(RegressorMixin, _TablePredictor):
 
 def checked_target(y: Any, dtype: Any = None) -> NDArray[Any]:
     """Return what is to be predicted as an array (n,) without gaps."""
+    require("pandas")
+    import pandas as pd
+
     if y is None:
         raise InvalidInputError("The estimator requires y to be passed, but the target y is None.")
     try:
         target: NDArray[Any] = column_or_1d(y, warn=True, dtype=dtype)
+        if target.dtype == object and any(value is None or value is pd.NA for value in target):
+            raise ValueError("Input y contains gaps.")
         assert_all_finite(target, input_name="y")
     except (TypeError, ValueError) as error:
         raise InvalidInputError(str(error)) from None

@@ -70,16 +70,21 @@ class RowScores(Summarised):
         odd = [(names[row], columns) for row, columns in self.odd_columns.items()]
         return {
             "rows": len(self.log_density),
-            "mean_log_density": float(np.nanmean(self.log_density)),
+            "mean_log_density": self._mean,
             "outliers": int(self.outlier.sum()),
             "level": self.level,
             "odd_columns": {str(row): list(map(str, columns)) for row, columns in odd},
         }
 
+    @property
+    def _mean(self) -> float:
+        known = self.log_density[~np.isnan(self.log_density)]
+        return float(known.mean()) if len(known) else math.nan
+
     def __str__(self) -> str:
         count, rows = int(self.outlier.sum()), len(self.log_density)
         return (
-            f"{rows} rows, mean log-density {np.nanmean(self.log_density):.4g} nats\n"
+            f"{rows} rows, mean log-density {self._mean:.4g} nats\n"
             f"{count} outlier{'s' * (count != 1)}: less likely than {100 - self.level:g} % of "
             "usual rows" + "".join(f"\n  {line}" for line in self._flagged())
         )

@@ -20,7 +20,7 @@ from isthmus.incontext.tables.outliers import RowScores, oddest
 from isthmus.memories.gaussian import patterns
 from isthmus.memories.table_mixture import LineAt, TableMixture
 from isthmus.printing import Summarised, definitions, listed
-from isthmus.tables.encoding import Coding, as_frame, is_mixed
+from isthmus.tables.encoding import Coding, as_frame, as_times, is_mixed, seconds, stamps
 from isthmus.tables.styles import count_decimals
 from isthmus.validation import as_count, as_number, as_seed, require_kind
 
@@ -33,6 +33,8 @@ MOST_VALUES = 64
 BLOCK_ENTRIES, LEAST_SHARE = 2**20, 1e-7
 # Steps of the search for a quantile, which doubles its digits in most, and its error.
 MOST_STEPS, TOLERANCE = 60, 1e-7
+# The largest number of rows, relative to the table's.
+FARTHEST = 1e100
 
 
 def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTable:
@@ -46,7 +48,7 @@ def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTabl
             f"The table has {frame.shape[1]} columns; the model reads 1 to {most}. Choose the "
             "columns that matter."
         )
-    if target is not None and target not in frame.columns:
+    if target is not None and target not in list(frame.columns):
         raise InvalidInputError(f"The table has no column {target!r}.")
     empty = frame.columns[frame.isna().all()].tolist()
     if empty and len(frame):
@@ -222,12 +224,7 @@ class ConditionedTable:
         >>> table.conditional({"kind": "dog"}).columns  # doctest: +SKIP
         ('weight',)
         """
-        require_kind(given, "given", Mapping)
-        if unknown := [name for name in given if name not in self.columns]:
-            raise InvalidInputError(
-                f"given names {listed(unknown)}, which the table does not have."
-            )
-        x, seen = self._read(dict(given))
+        x, seen = self._read(self._known(given))
         if bool(seen.all()):
             raise InvalidInputError("given leaves no column to ask for.")
         energy = self.energy
@@ -280,7 +277,9 @@ class ConditionedTable:
         mean = np.empty(len(x))
         for chosen, line in self._lines(x, seen, self._at(place)):
             mean[chosen] = (line.log_weights.exp() * line.centres).sum(1).numpy()
-        return pd.Series(self._as_values(place, mean), index=index, name=column)
+        if self._coding.kinds[place] == "time":
+            return self._as_column(place, mean).set_axis(index).rename(column)
+        return pd.Series(mean, index=index, name=column)
 
     def quantile(self, column: Any, q: Any, rows: Any = None) -> NDArray[Any]:
         """Return quantiles of a number given other columns: (m,), or (m, Q) for several `q`.
@@ -303,9 +302,13 @@ class ConditionedTable:
     def cdf(self, column: Any, value: Any, rows: Any = None) -> Array:
         """Return the probability that a number is at most `value`, one or (m,). -> (m,)"""
         place, x, seen, _ = self._number(column, rows)
-        if self._coding.kinds[place] == "time":
-            value = np.asarray(value, "datetime64[us]").astype(np.int64) / 1e6
-        points = np.broadcast_to(np.asarray(value, dtype=np.float64), (len(x),))
+        kind = self._coding.kinds[place]
+        try:
+            points = seconds(np.atleast_1d(value)) if kind == "time" else np.asarray(value, float)
+            points = np.broadcast_to(points, (len(x),))
+        except (TypeError, ValueError):
+            words = f"value must be one {kind}, or one for each of the {len(x)} rows."
+            raise InvalidInputError(words) from None
         found = np.empty(len(x))
         for chosen, line in self._lines(x, seen, self._at(place)):
             below = _student_cdf(line, torch.from_numpy(points[chosen].copy())[:, None])
@@ -328,7 +331,9 @@ class ConditionedTable:
                 best = found[:, : len(labels)].argmax(1).numpy()[gaps]
                 values: Any = np.array(labels, dtype=object)[best]
             else:
-                values = self._as_values(place, filled[:, at].numpy()[gaps])
+                values = filled[:, at].numpy()[gaps]
+                if kind == "time":
+                    values = self._as_column(place, values).to_numpy()
                 if self._dtypes[place].kind in "iu":
                     values = np.round(values)
             column = frame.iloc[:, place].copy()
@@ -345,7 +350,8 @@ class ConditionedTable:
         import pandas as pd
 
         n, seed = as_count(n, "n", at_least=0), as_seed(seed)
-        part = self.conditional(given) if given else self
+        known = self._known(given)
+        part = self.conditional(known) if known else self
         drawn = part._known_values()._sample(n, seed).numpy()
         columns: dict[Any, Any] = {}
         for place, name in enumerate(part.columns):
@@ -356,9 +362,12 @@ class ConditionedTable:
             else:
                 decimals = part._decimals[part._at(place)]
                 values = values if decimals is None else np.round(values, decimals)
-                values = part._as_values(place, values)
-            columns[name] = pd.Series(values).astype(part._dtypes[place])
-        columns |= {name: pd.Series([value] * n) for name, value in (given or {}).items()}
+            columns[name] = part._as_column(place, values)
+        for name, value in known.items():
+            place, columns[name] = self.columns.index(name), pd.Series([value] * n)
+            if self._coding.kinds[place] == "number":
+                typed = pd.to_numeric(columns[name]).astype(self._dtypes[place])
+                columns[name] = typed if bool((typed == value).all()) else columns[name]
         return pd.DataFrame({name: columns[name] for name in self.columns})
 
     def ask(
@@ -375,7 +384,9 @@ class ConditionedTable:
         """
         import pandas as pd
 
-        rows = dict(given or {})
+        rows = self._known(given)
+        if column in rows:
+            raise InvalidInputError(f"given has a value of {column!r}, which is asked for.")
         found = self.predict(column, rows)
         if isinstance(found, pd.DataFrame):
             chances = found.iloc[0].sort_values(ascending=False, kind="stable")
@@ -474,15 +485,52 @@ class ConditionedTable:
 
     def _as_values(self, place: int, numbers: Array) -> Any:
         """Return numbers of a column as it holds them: times as times."""
-        if self._coding.kinds[place] != "time":
-            return numbers
-        return (numbers * 1e6).astype(np.int64).astype("datetime64[us]")
+        return stamps(numbers) if self._coding.kinds[place] == "time" else numbers
+
+    def _as_column(self, place: int, values: Any) -> pd.Series:
+        """Return values as a column of the type that the table has."""
+        import pandas as pd
+
+        dtype = self._dtypes[place]
+        if self._coding.kinds[place] == "time":
+            return as_times(values, dtype)
+        if self._coding.kinds[place] == "number" and dtype.kind in "iu":
+            held = np.iinfo(getattr(dtype, "numpy_dtype", dtype))
+            # The largest integers of 64 bits are no floating-point numbers.
+            most = held.max if held.bits < 64 else held.max // 2**11 * 2**11
+            values = np.clip(np.round(values), held.min, most)
+        return pd.Series(values).astype(dtype)
+
+    def _known(self, given: Any) -> dict[Any, Any]:
+        """Return what is given of columns of the table, one value each, without gaps."""
+        import pandas as pd
+
+        given = {} if given is None else given
+        require_kind(given, "given", Mapping)
+        if unknown := [name for name in given if name not in self.columns]:
+            raise InvalidInputError(
+                f"given names {listed(unknown)}, which the table does not have."
+            )
+        if several := [name for name, value in given.items() if np.ndim(value)]:
+            raise InvalidInputError(f"given must have one value of {listed(several)}.")
+        return {name: value for name, value in given.items() if not pd.isna(value)}
 
     def _read(self, rows: Any) -> tuple[Tensor, Tensor]:
         if isinstance(rows, np.ndarray) and self._holds(rows):
             x = torch.from_numpy(rows.astype(np.float64))
+            self._require_near(x)
             return x.nan_to_num(nan=0.0), ~x.isnan()
         return self._coded(self._frame(rows))
+
+    def _require_near(self, numbers: Tensor) -> None:
+        """Refuse numbers whose squared distances from the table overflow."""
+        if self.energy.numbers is not None:
+            size = self.energy.numbers.means.abs().amax(0).clamp(min=1.0)
+            if bool((numbers.abs() / size > FARTHEST).any()):
+                raise InvalidInputError(
+                    "rows have numbers too large to compare with the table's. Mark missing cells "
+                    "with NaN."
+                )
 
     def _holds(self, rows: NDArray[Any]) -> bool:
         """Return True for rows of numbers in an array, which need no data frame."""
@@ -534,6 +582,7 @@ class ConditionedTable:
                 raise DtypeError(words) from None
         numbers, codes = self._coding.codes(typed)
         _require_finite(numbers, frame, self._coding)
+        self._require_near(torch.from_numpy(numbers))
         cells = np.concatenate([numbers, np.where(codes < 0, np.nan, codes)], 1)
         x = torch.from_numpy(cells)
         return x.nan_to_num(nan=0.0), ~x.isnan()
