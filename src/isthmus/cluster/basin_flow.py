@@ -264,8 +264,15 @@ class BasinFlow(DensityEstimator):
             min_separation=self.min_separation,
             resolution=None if self.resolution is None else float(self.resolution),
             n_clusters=self.n_clusters,
+            blocks=self._categories,
         )
         return self._adopt(rows, table, masses, choice)
+
+    @property
+    def _categories(self) -> list[slice]:
+        """The indicators of each category of a mixed data frame."""
+        coding = self.__dict__.get("_coding")
+        return [] if coding is None else [coding.places[place] for place in coding.categories]
 
     def _adopt_groups(self, groups: Groups) -> NDArray[Any]:
         """Take the sizes and means of the clusters from all rows; return the new number of each."""

@@ -87,8 +87,9 @@ def choose(
     min_separation: float,
     resolution: float | None = None,
     n_clusters: int | None = None,
+    blocks: Sequence[slice] = (),
 ) -> Choice:
-    """Partition centred rows (n, D) by the rule of BasinFlow."""
+    """Partition centred rows (n, D) by the rule of BasinFlow; `blocks` are indicators."""
     seed = int(generator.randint(2**31))
     given = resolution is not None or n_clusters is not None
     alphas = np.full(1, alpha) if given else ndtr(ndtri(alpha) + REDRAWS)
@@ -106,7 +107,7 @@ def choose(
 
     def null(groups: IntArray) -> tuple[FloatArray, list[list[Cut]]]:
         """Return log-energies (count, G) and cuts of draws that are unimodal in each group."""
-        draw, graphs = Unimodal(table, weights, groups), []
+        draw, graphs = Unimodal(table, weights, groups, blocks), []
         for place in range(count):
             stream = np.random.RandomState((seed + 1 + place) % 2**32)
             rows, masses = draw(stream)
@@ -352,14 +353,22 @@ class Unimodal:
 
     A column has the greatest convex minorant of its distribution function below its mode, the
     middle of the shortest half of its values, and the least concave majorant above: data of any
-    unimodal columns, skewed or with heavy tails, are as they were.
+    unimodal columns, skewed or with heavy tails, are as they were. `blocks` of columns, the
+    indicators of one category each, have the values of rows, independent of the other columns.
     """
 
-    def __init__(self, table: FloatArray, weights: FloatArray, groups: IntArray) -> None:
+    def __init__(
+        self,
+        table: FloatArray,
+        weights: FloatArray,
+        groups: IntArray,
+        blocks: Sequence[slice] = (),
+    ) -> None:
         kept = np.random.RandomState(0).permutation(len(table))[:LEARNING_ROWS]
         table, weights, groups = table[kept], weights[kept], groups[kept]
         members = [groups == group for group in np.unique(groups)]
         self.groups = [self._learned(table[own], weights[own]) for own in members]
+        self.categories = [[(block, table[own, block]) for block in blocks] for own in members]
 
     @staticmethod
     def _learned(table: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray, Any]:
@@ -375,7 +384,9 @@ class Unimodal:
     def __call__(self, stream: np.random.RandomState) -> tuple[FloatArray, FloatArray]:
         """Return rows (n, D) of one draw, and their weights."""
         tables, masses = [], []
-        for weights, scores, columns in self.groups:
+        for (weights, scores, columns), categories in zip(
+            self.groups, self.categories, strict=True
+        ):
             drawn = ndtr(stream.normal(size=(len(weights), len(scores))) @ scores)
             for place, (shares, values, distinct) in enumerate(columns):
                 column = np.interp(drawn[:, place], shares, values)
@@ -383,6 +394,9 @@ class Unimodal:
                     middles = (distinct[1:] + distinct[:-1]) / 2
                     column = distinct[np.searchsorted(middles, column)]
                 drawn[:, place] = column
+            for block, values in categories:
+                shares = weights / weights.sum()
+                drawn[:, block] = values[stream.choice(len(values), len(values), p=shares)]
             tables.append(drawn)
             masses.append(stream.permutation(weights))
         return np.concatenate(tables), np.concatenate(masses)

@@ -103,8 +103,8 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
     def fit(self, X: Any, y: Any) -> Self:
         """Condition on rows (n, D), a frame or an array with gaps as NaN, and classes (n,)."""
         target = checked_target(y)
-        check_classification_targets(target)
         try:
+            check_classification_targets(target)
             self.classes_, labels = np.unique(target, return_inverse=True)
         except TypeError:
             raise InvalidInputError("y mixes classes of kinds that have no order.") from None
