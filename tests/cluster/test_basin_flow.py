@@ -529,3 +529,16 @@ def test_equal_values_are_spread_to_the_nearest_others():
     assert 0.5 < away[100:].max() <= 1.5
     plain = np.random.default_rng(0).normal(size=(40, 2))
     np.testing.assert_array_equal(_spread(plain, np.random.RandomState(0)), plain)
+
+
+def test_categories_are_clusters_only_if_they_depend_on_each_other():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=200)})
+    kinds = rng.integers(0, 3, 200)
+    apart = frame.assign(kind=rng.permutation(kinds).astype(str), flag=rng.random(200) < 0.5)
+    assert BasinFlow(random_state=0).fit(apart).n_clusters_ == 1
+    for name in "abc":
+        noise = rng.random(200) < 0.05
+        frame[name] = np.where(noise, rng.integers(0, 3, 200), kinds).astype(str)
+    model = BasinFlow(random_state=0).fit(frame)
+    assert model.n_clusters_ > 1 and adjusted_rand_score(kinds, model.labels_) > 0.5
