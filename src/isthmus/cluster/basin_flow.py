@@ -387,7 +387,9 @@ class BasinFlow(DensityEstimator):
                 labels, found = parts, own
             else:
                 self._logits = None
-        rank = np.argsort(np.argsort(-np.bincount(found, weights), kind="stable"))
+        # Clusters of one size are in the order of their first rows, which depends on values only.
+        first = [np.argmax(found == number) for number in range(found.max() + 1)]
+        rank = np.argsort(np.lexsort((first, -np.bincount(found, weights))))
         labels, found = rank[labels], rank[found]
         if self._logits is not None:
             self._logits = self._logits[:, np.argsort(rank)]
