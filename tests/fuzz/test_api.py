@@ -117,6 +117,8 @@ SEEN = np.array([True, False])
 rows = np.random.default_rng(0).normal(size=(12, 2))
 gaps = np.where(np.arange(24).reshape(12, 2) == 7, NAN, rows)
 reader = incontext.ICLTables(incontext.TableConfig(width=8, cell_width=4, layers=1, heads=1)).eval()
+mixed = pd.DataFrame(rows, columns=["a", "b"]).assign(kind=["x", "y", None] * 4)
+asked = reader.condition(mixed)
 model = incontext.ICLEBM(incontext.ICLEBMConfig(layers=1, heads=1, width=4, box=6.0)).eval()
 layer = attention.PreNormAttention(4, 2, batch_first=True)
 
@@ -231,6 +233,7 @@ CALLS: dict[str, Call] = {
     "CRPMixture": Call(ist.CRPMixture, {"means": TABLE, "counts": np.ones(4)}, use),
     "Mixture": Call(ist.Mixture, {"means": TABLE}, use),
     "StudentMixture": Call(ist.StudentMixture, {"means": TABLE}, use),
+    "TableMixture": Call(ist.TableMixture, {"means": TABLE, "shares": [np.full((4, 2), 0.5)]}, use),
     "VonMisesFisherMixture": Call(ist.VonMisesFisherMixture, {"directions": TABLE + 1}, use),
     "Affine": Call(ist.Affine, {"energy": kde}, use, only=("energy", "scale", "matrix", "shift")),
     **memory_calls(),
@@ -334,6 +337,20 @@ CALLS: dict[str, Call] = {
     ),
     "fill_rows": Call(incontext.fill_rows, {"X": gaps, "model": reader}),
     "ICLTables": Call(reader.condition, {"X": rows}, use, only=("X",)),
+    "ConditionedTable": Call(reader.condition, {"X": mixed}, lambda found: found.log_prob(mixed)),
+    "log_prob of a table": Call(asked.log_prob, {"rows": mixed}),
+    "conditional of a table": Call(asked.conditional, {"given": {"a": 1.0}}, lambda found: None),
+    "predict a category": Call(asked.predict, {"column": "kind", "rows": mixed}),
+    "predict a number": Call(asked.predict, {"column": "a", "rows": mixed}),
+    "quantile of a table": Call(asked.quantile, {"column": "a", "q": 0.5, "rows": mixed}),
+    "interval of a table": Call(asked.interval, {"column": "a", "level": 0.9, "rows": mixed}),
+    "cdf of a table": Call(asked.cdf, {"column": "a", "value": 0.5, "rows": mixed}),
+    "fill a table": Call(asked.fill, {"rows": mixed}),
+    "sample of a table": Call(asked.sample, {"n": 2, "given": {"kind": "x"}}),
+    "ask a table": Call(asked.ask, {"column": "a", "given": {"b": 0.0}}, lambda found: None),
+    "outliers of a table": Call(
+        asked.outliers, {"rows": mixed, "draws": 9}, lambda found: found.p_value
+    ),
     "ICLEBM": Call(model.condition, {"context": TABLE}, use),
     "ContextEnergy": Call(model.condition(TABLE).append, {"points": TABLE[:1]}, use),
     "pretrained": Call(incontext.pretrained, {"name": "nowhere"}),
@@ -370,6 +387,12 @@ ESTIMATORS: dict[str, Call] = {
     "GaussianMeanShift": of_rows(GaussianMeanShift, max_iter=9),
     "MemoryImputer": of_rows(MemoryImputer),
     "TableDensity": Call(incontext.TableDensity().fit, {"X": rows}, lambda found: None, ("X",)),
+    "TableClassifier": Call(
+        incontext.TableClassifier().fit, {"X": rows, "y": ["x", "y"] * 6}, lambda found: None
+    ),
+    "TableRegressor": Call(
+        incontext.TableRegressor().fit, {"X": rows, "y": rows[:, 0]}, lambda found: None
+    ),
     **{
         f"{type(model).__name__}.fit": Call(model.fit, {"X": rows}, lambda found: None, ("X",))
         for model in (ClAM(1, **short), ClAMCRP(**short), GaussianMeanShift(), BasinFlow())
@@ -391,8 +414,8 @@ MODULES = (
 )
 # Made by the functions above, or bases of the classes.
 RESULTS = """
-Annealed Attention Bandwidth Basins CapacityCurve Certificate Chains CheckReport ConfidenceBound
-Draws Energy
+Annealed Answer Attention Bandwidth Basins CapacityCurve Certificate Chains CheckReport
+ConfidenceBound Draws Energy
 Entanglement ErrorBound Evaluation FileFormat FilledTable Flow GaussianMemory IndexReport Keys
 LogIntegral Memory MergeTree Metric NormalizedEnergy Phases RadialKDE RandomCoding
 RandomPatternCapacity Retrieval RowScores SigmaChoice StreamedClusters Sweep Table TableClusters

@@ -56,6 +56,8 @@ DENSITIES: dict[type, list[Callable[[int], Energy]]] = {
         lambda d: ist.StudentMixture(M[:, :d], 0.4, [3.0, 8.0, math.inf], LOGS),
         lambda d: ist.StudentMixture(M[:, :d], np.linalg.cholesky(own_shapes(d)), 5.0),
     ],
+    # Its categories are summed over in tests/incontext/test_questions.py.
+    ist.TableMixture: [lambda d: ist.TableMixture(M[:, :d], [], 0.4, [3.0, 8.0, math.inf], LOGS)],
     ist.CRPMixture: [
         lambda d: ist.CRPMixture(M[:, :d], [4.0, 2.0, 1.0], 2.0, 0.5, 1.5, 0.3),
         lambda d: ist.CRPMixture(M[:, :d], [4.0, 2.0, 1.0], 2.0, 0.5, normalized=False),
@@ -86,6 +88,7 @@ TOLERANCE = {
     ist.LaplaceKDE: 1e-3,
     ist.StudentKDE: 1e-5,
     ist.StudentMixture: 1e-4,
+    ist.TableMixture: 1e-4,
 }
 
 
