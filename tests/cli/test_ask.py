@@ -40,8 +40,24 @@ def test_numbers_and_categories(houses, capsys) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["--predict size", "--predict price --given rooms", "--predict price --given rooms=many", ""],
+    [
+        "--predict size",
+        "--predict price --given rooms",
+        "--predict price --given rooms=many",
+        "--predict price --given rom=3",
+        "--predict price --given price=3",
+        "",
+    ],
 )
 def test_bad_questions_are_one_line(houses, words, capsys) -> None:
     assert main(["ask", houses, *words.split()]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_missing_text_is_no_answer_and_a_value_that_no_row_has_is_noted(houses, capsys) -> None:
+    frame = pd.read_csv(houses)
+    frame.assign(kind=frame.kind.where(frame.index % 5 > 0)).to_csv(houses, index=False)
+    assert main(["ask", houses, "--predict", "kind", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["probabilities"]) == {"house", "flat"}
+    assert main(["ask", houses, "--predict", "price", "--given", "kind=hut"]) == 0
+    assert "kind=hut" in capsys.readouterr().err

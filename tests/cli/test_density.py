@@ -31,3 +31,14 @@ def test_rows_of_the_table_are_scored_without_themselves(run) -> None:
     assert lines[0] == "row,log_density,percentile,outlier"
     assert len(lines) == 41
     assert "nan" not in "".join(lines)
+
+
+def test_missing_text_is_unknown_in_the_table_and_in_other_rows(run) -> None:
+    towns = np.array(["Rome", "Oslo", "Rome", ""] * 10)
+    TRAIN.assign(name=towns).to_csv("train.csv", index=False)
+    TRAIN.head(4).assign(name=["", "Oslo", "NA", "Rome"]).to_csv("new.csv", index=False)
+    run("density train.csv --score new.csv --quiet")
+    train = TRAIN.assign(name=pd.Series(towns).replace("", None))
+    expected = score_rows(train, TRAIN.head(4).assign(name=[None, "Oslo", None, "Rome"]))
+    found = pd.read_csv("new.density.csv")
+    np.testing.assert_allclose(found["log_density"], expected.log_density)

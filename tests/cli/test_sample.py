@@ -108,3 +108,16 @@ def test_draws_are_given_values_and_ranges(run) -> None:
     assert set(drawn.sex) == {"f"}
     for wrong in ("age=x", "age", "sex=q", "shoe=3"):
         run(command, "--given", wrong, code=2)
+
+
+def test_draws_with_gaps_are_written_as_the_table_is(run) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"count": rng.integers(0, 9, 40), "city": ["Rome", "Oslo"] * 20})
+    frame = frame.astype({"count": "Int64"}).mask(rng.random(frame.shape) < 0.3)
+    frame.to_csv("gaps.csv", index=False)
+    words = "sample gaps.csv -n 40 --no-check --quiet"
+    drawn = pd.read_csv(io.StringIO(run(words).out), dtype=str)
+    assert drawn["count"].dropna().str.fullmatch(r"\d").all()
+    assert drawn["count"].isna().any()
+    rows = json.loads(run(words, "--json").out, parse_constant=pytest.fail)["rows"]
+    assert {row["city"] for row in rows} == {"Rome", "Oslo", None}

@@ -63,6 +63,16 @@ def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path) ->
     assert any("own value" in note and "note" in note for note in notes)
 
 
+def test_missing_text_is_no_category_unless_there_is_but_one(tmp_path) -> None:
+    path = tmp_path / "table.csv"
+    cities, ticks = ["Rome", "Oslo", "", "NA"] * 15, ["x", ""] * 30
+    MEASURED.assign(city=cities, tick=ticks).to_csv(path, index=False)
+    found, _ = with_categories(read_table(path))
+    assert set(found.city.dropna()) == {"Rome", "Oslo"}
+    assert found.city.isna().sum() == 30
+    assert set(found.tick) == {"x", ""}
+
+
 N = 24
 NUMBERS = np.random.default_rng(0).normal(size=N)
 CASES = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.printing import counted
-from isthmus.tables.files import STDIN, default_output
+from isthmus.tables.files import STDIN, FileFormat, default_output
 
 if TYPE_CHECKING:
     from isthmus.cluster import TableClusters
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     _check(arguments)
-    from isthmus.cluster import TableModel
-    from isthmus.cluster.streamed import exceeds_memory
-
     same = ("method", "resolution", "alpha", "bandwidth", "standardise", "seed")
     settings = {name: getattr(arguments, name) for name in same} | {"n_clusters": arguments.k}
-    if arguments.model is None and exceeds_memory(arguments.data):
-        return _run_streamed(arguments, settings)
+    if arguments.model is None and FileFormat.of(arguments.data).kind == "parquet":
+        from isthmus.cluster.streamed import exceeds_memory
+
+        if exceeds_memory(arguments.data):
+            return _run_streamed(arguments, settings)
     table = options.load_table(arguments, missing=True)
+    from isthmus.cluster import TableModel
+
     if arguments.model is not None:
         model = TableModel.load(arguments.model)
     else:

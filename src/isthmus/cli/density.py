@@ -12,6 +12,7 @@ import pandas as pd
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.tables.categories import with_categories
+from isthmus.tables.columns import is_missing
 from isthmus.tables.files import default_output
 
 
@@ -29,7 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
         columns = {"id": arguments.id, "label": arguments.label}
         rows = options.load_beside(arguments, arguments.score, **columns)
         numbers = dict(zip(rows.columns, rows.X.T, strict=True))
-        others = {name: rows.frame[name] for name in rows.frame if name not in table.columns}
+        names = [name for name in frame if name in rows.frame and name not in table.columns]
+        texts = {name: rows.frame[name] for name in names}
+        gaps = {name: is_missing(text) & ~text.isin(frame[name]) for name, text in texts.items()}
+        others = {name: text.mask(gaps[name], None) for name, text in texts.items()}
         if missing := [name for name in table.columns if name not in numbers]:
             raise InvalidInputError(
                 f"{arguments.score} has no column of numbers {', '.join(missing)}, as "

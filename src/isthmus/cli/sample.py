@@ -94,13 +94,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _draw_rows(arguments: argparse.Namespace) -> int:
     """Draw from the in-context density of small tables, or by shaped kernels with categories."""
-    from isthmus.synthesis import draw_rows
     from isthmus.tables.categories import with_categories
 
     if any(each is not None for each in (arguments.step_size, arguments.steps, arguments.chains)):
         raise InvalidInputError("--step-size, --steps and --chains are for langevin, mala and hmc.")
     table = options.load_table(arguments, as_written=True, missing=True)
     frame, notes = with_categories(table)
+    given = parse_given(arguments.given, frame)
+    from isthmus.synthesis import draw_rows
+
     found = draw_rows(
         frame,
         arguments.number,
@@ -108,7 +110,7 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
         privacy=arguments.privacy,
         outside=arguments.outside,
         check=arguments.check,
-        given=parse_given(arguments.given, frame),
+        given=given,
         seed=arguments.seed,
     )
     options.print_notes((*notes, *str(found).splitlines()), arguments.quiet)
@@ -122,8 +124,11 @@ def parse_given(words: list[str], frame: pd.DataFrame) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
-        if not equals or name not in frame:
+        if not equals:
             raise InvalidInputError(f"--given {word}: write COLUMN=VALUE or COLUMN=LOW..HIGH.")
+        if name not in frame:
+            names = ", ".join(map(str, frame))
+            raise InvalidInputError(f"--given {word}: {name!r} is not one of {names}.")
         if frame[name].dtype.kind not in "iuf":
             values = {str(value): value for value in frame[name].dropna().unique()}
             given[name] = values.get(text, text)
@@ -147,7 +152,7 @@ def _write(
             shown = like.signed(rows)
         write_table(shown, output, like=like)
     if arguments.json:
-        records = rows.astype(object).to_dict("records")
+        records = rows.astype(object).where(rows.notna(), None).to_dict("records")
         written = {"rows": records} if output is None else {"output": str(output)}
         print(json.dumps(summary | written, indent=2, allow_nan=False, default=str))
     elif output is not None:

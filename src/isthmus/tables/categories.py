@@ -41,10 +41,17 @@ def likely_label(table: Table) -> str | None:
     return None
 
 
+def without_blanks(column: pd.Series) -> pd.Series:
+    """Return text with None where it is missing, if it has at least two values."""
+    known = column.mask(is_missing(column), None)
+    return column if is_nested(column) or known.nunique() < 2 else known
+
+
 def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return the numbers of a table with its label and its columns of text, and notes on them.
 
-    Ids, and text of which most rows have a value of their own, are left out.
+    Ids, and text of which most rows have a value of their own, are left out. Missing text is None,
+    but beside a single value it is a value too, such as no tick in a column of ticks.
     """
     columns, categories, unique = {}, [], []
     for name in table.frame.columns:
@@ -54,6 +61,7 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
             whole = column.dtype.kind in "iu" and not np.isnan(values).any()
             columns[name] = values.astype(np.int64) if whole else values
         elif name in table.left_out or name == table.label_name:
+            column = without_blanks(column)
             most = max(2, len(column) / 2)
             if is_nested(column) or not 1 < column.nunique(dropna=False) <= most:
                 unique.append(str(name))

@@ -159,12 +159,19 @@ class Table:
     def signed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return rows of the same columns with the signs and truth values of the table as text.
 
-        They stay numbers if the text of the table's cells was not kept.
+        Whole numbers that are floats, because of gaps, are text without decimals. All stay numbers
+        if the text of the table's cells was not kept.
         """
         if self.cells is None:
             return rows
         styles = {name: self.style(name) for name in self.columns if name in rows}
-        signs = {name: one for name, one in styles.items() if one.has_sign or one.truths}
+
+        def differs(name: str, style: NumberStyle) -> bool:
+            whole = style.decimals == 0 and rows[name].dtype.kind == "f"
+            whole = whole and bool((rows[name].dropna() % 1 == 0).all())
+            return style.has_sign or style.truths is not None or whole
+
+        signs = {name: style for name, style in styles.items() if differs(name, style)}
         return with_columns(rows, {name: rows[name].map(signs[name].write) for name in signs})
 
     def filled(self, X: NDArray[np.float64], words: pd.DataFrame | None = None) -> Table:

@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.printing import Summarised
+from isthmus.printing import Summarised, counted
 from isthmus.tables.encoding import Coding, as_frame, is_mixed
 from isthmus.validation import as_numbers
 
@@ -137,7 +137,7 @@ class NeighbourKernels:
         self.rows = self._standard(numbers)
         count, self.dim = len(numbers), numbers.shape[1] + codes.shape[1]
         if count < 3:
-            raise InvalidInputError(f"X has {count} rows; outliers need at least 3.")
+            raise InvalidInputError(f"X has {counted(count, 'row')}; outliers need at least 3.")
         if (numbers == numbers[0]).all() and (codes == codes[0]).all():
             raise InvalidInputError("All rows are equal, so they have no density.")
         nearest = min(math.ceil(math.sqrt(count)), count - 1)
