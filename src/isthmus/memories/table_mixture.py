@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from isthmus.distribution import Line
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.memories.base import draw_index, generator_for
 from isthmus.memories.gaussian import as_columns, patterns
 from isthmus.memories.student_mixture import StudentMixture
@@ -101,6 +102,11 @@ class TableMixture(Energy):
         self.register_parameter(
             "log_weights", None if plain is None else nn.Parameter(plain, requires_grad=False)
         )
+        if (
+            not isinstance(shares, list | tuple | np.ndarray | Tensor)
+            or getattr(shares, "ndim", 1) == 0
+        ):
+            raise DtypeError("shares must be a sequence of arrays, one for each category.")
         checked = [_as_shares(each, located, place) for place, each in enumerate(shares)]
         self.shares = nn.ParameterList(nn.Parameter(each, requires_grad=False) for each in checked)
         if not self.dim:
@@ -406,7 +412,7 @@ def _as_shares(value: Any, like: Tensor, place: int) -> Tensor:
     if is_transforming():
         return shares
     total = shares.sum(1, keepdim=True)
-    if bool((shares < 0).any()) or bool(((total - 1).abs() > TOLERANCE).any()):
+    if not (bool((shares >= 0).all()) and bool(((total - 1).abs() <= TOLERANCE).all())):
         raise InvalidInputError(
             f"shares[{place}] must hold probabilities: rows that are not negative and add up to 1."
         )
