@@ -197,7 +197,7 @@ def test_draws_given_a_range_are_those_that_fall_into_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": "x"}, {"rooms": 17}]
+    "given", [{"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": (1, 2, 3)}, {"rooms": 17}]
 )
 def test_what_no_row_can_be_is_refused(given) -> None:
     with pytest.raises(IsthmusError):
@@ -225,3 +225,16 @@ def test_cells_that_are_lists_are_not_encoded() -> None:
     for frame in (pd.DataFrame({"a": [[1], [2]]}), pd.DataFrame(index=range(3))):
         with pytest.raises(IsthmusError):
             encode(frame)
+
+
+def test_draws_outside_the_range_of_a_column_stay_within_its_type() -> None:
+    table = pd.DataFrame({"x": np.arange(0, 250, 5).astype("uint8"), "k": ["a", "b"] * 25})
+    drawn = draw_rows(table, 500, outside=True, check=False).rows.x
+    assert drawn.dtype == np.uint8
+    assert drawn.max() > 245
+
+
+@pytest.mark.parametrize("x", [[np.inf] * 9, np.arange(9) + 1j])
+def test_infinite_and_complex_numbers_are_not_drawn(x) -> None:
+    with pytest.raises(IsthmusError):
+        draw_rows(pd.DataFrame({"x": x, "y": range(9)}), 2, check=False)

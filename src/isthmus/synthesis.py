@@ -233,7 +233,13 @@ class _CodedTable:
         for place in range(frame.shape[1]):
             column = frame.iloc[:, place]
             if is_numeric_dtype(column) and not is_bool_dtype(column):
+                if column.dtype.kind == "c":
+                    raise DtypeError(f"Column {frame.columns[place]!r} holds complex numbers.")
                 columns.append(column.to_numpy(np.float64, na_value=np.nan))
+                if np.isinf(columns[-1]).any():
+                    raise InvalidInputError(
+                        f"Infinite values in {frame.columns[place]!r}. Mark missing cells with NaN."
+                    )
             else:
                 codes, values = column.factorize(use_na_sentinel=False)
                 levels[place] = pd.Index(values)
@@ -244,11 +250,15 @@ class _CodedTable:
         """Return draws with the columns, types and categories of the table."""
         import pandas as pd
 
+        from isthmus.tables.encoding import as_integers
+
         columns = []
         for place, (name, dtype) in enumerate(zip(self.names, self.dtypes, strict=True)):
             values: Any = drawn[:, place]
             if place in self.levels:
                 values = self.levels[place].take(values.astype(int))
+            elif dtype.kind in "iu":
+                values = as_integers(values, dtype)
             columns.append(pd.Series(values, name=name).astype(dtype))
         return pd.concat(columns, axis=1)
 
@@ -369,6 +379,8 @@ class _RowGenerator:
                 low = high = float(code)
             else:
                 pair = value if isinstance(value, tuple | list) else (value, value)
+                if len(pair) != 2:
+                    raise InvalidInputError(f"given[{name!r}] must be a number or (low, high).")
                 low, high = (as_number(end, f"given[{name!r}]") for end in pair)
                 if low > high:
                     raise InvalidInputError(f"given[{name!r}] must be (low, high), low first.")
@@ -495,7 +507,7 @@ class _RowGenerator:
 def _filled(codes: FloatArray, random: np.random.Generator) -> FloatArray:
     """Fill the gaps of rows, each from one of the rows with the cell that are nearest."""
     filled, gaps = codes.copy(), np.isnan(codes)
-    scales = np.nanstd(codes, 0) if len(codes) else np.ones(codes.shape[1])
+    scales = np.nanstd(np.where(gaps.all(0), 0.0, codes), 0)
     standard = codes / np.where(scales > 0, scales, 1.0)
     for row in np.flatnonzero(gaps.any(1)):
         apart = np.square(standard - standard[row])

@@ -256,3 +256,5 @@ def test_times_with_a_zone_and_without_end(model) -> None:
     assert filled[1] == days[0]
     assert density.cdf("day", days[9]) == pytest.approx(density.cdf("day", "2024-01-09T15:00"))
     assert np.isnat(density.interval("day", 1.0)[1]).all()
+    for column in data:  # no infinite number is JSON
+        assert density.ask(column, level=1.0).summary["interval"] == [None, None]

@@ -99,6 +99,14 @@ def as_times(numbers: FloatArray, dtype: Any) -> pd.Series:
     return times.astype(dtype)
 
 
+def as_integers(numbers: FloatArray, dtype: Any) -> FloatArray:
+    """Return numbers rounded to integers that a type holds."""
+    held = np.iinfo(getattr(dtype, "numpy_dtype", dtype))
+    # The largest integers of 64 bits are no floating-point numbers.
+    most = held.max if held.bits < 64 else held.max // 2**11 * 2**11
+    return np.clip(np.round(numbers), held.min, most)
+
+
 def _is_number(column: Any) -> bool:
     import pandas as pd
 

@@ -20,7 +20,15 @@ from isthmus.incontext.tables.outliers import RowScores, oddest
 from isthmus.memories.gaussian import patterns
 from isthmus.memories.table_mixture import LineAt, TableMixture
 from isthmus.printing import Summarised, definitions, listed
-from isthmus.tables.encoding import Coding, as_frame, as_times, is_mixed, seconds, stamps
+from isthmus.tables.encoding import (
+    Coding,
+    as_frame,
+    as_integers,
+    as_times,
+    is_mixed,
+    seconds,
+    stamps,
+)
 from isthmus.tables.styles import count_decimals
 from isthmus.validation import as_count, as_number, as_seed, require_kind
 
@@ -152,8 +160,10 @@ class Answer(Summarised):
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON holds it."""
-    return float(value) if isinstance(value, int | float | np.number) else str(value)
+    """Return a value as JSON holds it, which has no infinite numbers."""
+    if isinstance(value, int | float | np.number):
+        return float(value) if np.isfinite(value) else None
+    return None if value != value else str(value)  # NaT
 
 
 def _shown(value: Any) -> str:
@@ -495,10 +505,7 @@ class ConditionedTable:
         if self._coding.kinds[place] == "time":
             return as_times(values, dtype)
         if self._coding.kinds[place] == "number" and dtype.kind in "iu":
-            held = np.iinfo(getattr(dtype, "numpy_dtype", dtype))
-            # The largest integers of 64 bits are no floating-point numbers.
-            most = held.max if held.bits < 64 else held.max // 2**11 * 2**11
-            values = np.clip(np.round(values), held.min, most)
+            values = as_integers(values, dtype)
         return pd.Series(values).astype(dtype)
 
     def _known(self, given: Any) -> dict[Any, Any]:
