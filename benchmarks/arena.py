@@ -69,8 +69,8 @@ DATA = Path(os.environ.get("ISTHMUS_DATA", SHARED / "data"))
 MOST_ROWS = 1000
 # Sizes of tables whose density is measured: those of the notes on the arena.
 MOST_DENSITY_ROWS, MOST_DENSITY_COLUMNS = 400, 10
-# Columns that methods cluster, else that many principal components: mixtures need a bound.
-MOST_CLUSTER_COLUMNS = 50
+# Principal components that Gaussian mixtures cluster of wider sets, which they cannot fit.
+MOST_MIXTURE_COLUMNS = 50
 OURS = "isthmus"
 KEYS = ("table", "method", "seed", "share", "pattern")
 
@@ -446,10 +446,7 @@ def classes(seed: int) -> Iterator[tuple[str, Any, Any]]:
         kept = rng.permutation(len(X))[:MOST_ROWS]
         X = np.delete(X, 13, 1) if path.stem == "boston_housing" else X
         X, y = X[kept][:, X[kept].std(0) > 0], y[kept]
-        X = (X - X.mean(0)) / X.std(0)
-        if X.shape[1] > MOST_CLUSTER_COLUMNS:
-            X = PCA(MOST_CLUSTER_COLUMNS, random_state=seed).fit_transform(X)
-        yield path.stem, X, y
+        yield path.stem, (X - X.mean(0)) / X.std(0), y
     for kind, names in MADE_UP.items():
         for name in names:
             yield f"{kind}: {name}", *FAMILIES[kind][name](500, rng)
@@ -463,7 +460,12 @@ def cluster_rivals(seed: int) -> dict[str, Callable[[Any], Any]]:
         fits = [KMeans(k, n_init=3, random_state=seed).fit_predict(X) for k in counts if k < len(X)]
         return max(fits, key=lambda labels: silhouette_score(X, labels))
 
+    def narrow(X: Any) -> Any:
+        components = PCA(MOST_MIXTURE_COLUMNS, random_state=seed)
+        return components.fit_transform(X) if X.shape[1] > MOST_MIXTURE_COLUMNS else X
+
     def mixture(X: Any) -> Any:
+        X = narrow(X)
         fits = [GaussianMixture(k, random_state=seed, reg_covar=1e-3) for k in (1, *counts)]
         fits = [fit.fit(X) for fit in fits if fit.n_components < len(X)]
         return min(fits, key=lambda fit: fit.bic(X)).predict(X)
@@ -472,7 +474,9 @@ def cluster_rivals(seed: int) -> dict[str, Callable[[Any], Any]]:
         OURS: lambda X: BasinFlow(random_state=seed).fit_predict(X),
         "KMeans, silhouette": silhouette,
         "GMM, BIC": mixture,
-        "Bayesian GMM": lambda X: BayesianGaussianMixture(20, random_state=seed).fit_predict(X),
+        "Bayesian GMM": lambda X: BayesianGaussianMixture(
+            n_components=20, random_state=seed, reg_covar=1e-3
+        ).fit_predict(narrow(X)),
         "HDBSCAN": lambda X: HDBSCAN(copy=True).fit_predict(X),
     }
     for module, name in (("fast_hdbscan", "HDBSCAN"), ("fast_plscan", "PLSCAN"), ("evoc", "EVoC")):
@@ -482,7 +486,7 @@ def cluster_rivals(seed: int) -> dict[str, Callable[[Any], Any]]:
 
 
 def _labels_of(module: str, name: str, X: Any) -> Any:
-    return getattr(import_module(module), name)().fit_predict(X.astype(np.float32))
+    return getattr(import_module(module), name)().fit_predict(np.ascontiguousarray(X, np.float32))
 
 
 def clusters(seed: int, options: argparse.Namespace) -> Iterator[Row]:
