@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from isthmus.errors import InvalidInputError, MissingOperationError
+from isthmus.validation import as_numbers
 
 if TYPE_CHECKING:
     from isthmus.energy import Energy
@@ -142,7 +143,7 @@ class Line:
 
 def probabilities(q: Any) -> Array:
     """Return probabilities as a float64 array after a check."""
-    values = np.asarray(q.detach().cpu() if isinstance(q, Tensor) else q, dtype=np.float64)
+    values = as_numbers(q, "q")
     if not ((values >= 0) & (values <= 1)).all():
         raise InvalidInputError("q must hold probabilities, from 0 to 1.")
     return values

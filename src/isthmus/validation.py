@@ -143,7 +143,7 @@ def unmasked(values: Any) -> Any:
     return np.ma.filled(values.astype(np.result_type(values.dtype, np.float32)), np.nan)
 
 
-def _rectangular(values: Any, name: str) -> NDArray[Any]:
+def rectangular(values: Any, name: str) -> NDArray[Any]:
     """Return any values as an array, with NaN where they are masked."""
     if callable(getattr(values, "toarray", None)):  # which NumPy would take for a single object
         raise InvalidInputError(f"{name} is sparse. Convert it first, with .toarray().")
@@ -161,7 +161,7 @@ def as_numbers(values: Any, name: str) -> NDArray[np.float64]:
 
     Text and dates are refused also where they could be read as numbers, and so are complex numbers.
     """
-    array = _rectangular(values, name)
+    array = rectangular(values, name)
     wrong = DtypeError(f"{name} must hold numbers only, not text, dates or complex numbers.")
     if holds_text(array) or array.dtype.kind not in "Ofiub":
         raise wrong
@@ -230,7 +230,7 @@ def _wrong_dtype(name: str, dtype: object) -> DtypeError:
 
 
 def _from_array(value: Any, name: str) -> Tensor:
-    array = _rectangular(value, name)
+    array = rectangular(value, name)
     if array.dtype.kind not in "fciub":
         raise DtypeError(
             f"{name} holds {array.dtype} values, not numbers. "

@@ -432,6 +432,7 @@ REFUSED = {"load", "pretrained", "read_table", "entanglement", "convert_state_di
 # NaN is the documented answer where chains do not move, and of rows with unknown values.
 MAY_BE_NAN = {
     *("split_r_hat", "effective_sample_size", "transform", "impute", "draw"),
+    "outliers of a table",  # of a row without a known cell
     *("random_pattern_capacity", "random_pattern_dimension"),  # where the theorem does not apply
 }
 

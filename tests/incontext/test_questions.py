@@ -258,3 +258,12 @@ def test_times_with_a_zone_and_without_end(model) -> None:
     assert np.isnat(density.interval("day", 1.0)[1]).all()
     for column in data:  # no infinite number is JSON
         assert density.ask(column, level=1.0).summary["interval"] == [None, None]
+
+
+def test_gaps_among_whole_numbers_of_a_column_of_others_are_filled() -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=40), "b": rng.normal(size=40)})
+    rows = pd.DataFrame({"a": pd.array([1, None], dtype="Int64"), "b": [0.5, 2.0]})
+    filled = pretrained("tables").condition(table).fill(rows)
+    assert filled["a"].iloc[0] == 1
+    assert np.isfinite(filled["a"].astype(float)).all()

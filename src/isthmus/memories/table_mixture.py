@@ -102,10 +102,7 @@ class TableMixture(Energy):
         self.register_parameter(
             "log_weights", None if plain is None else nn.Parameter(plain, requires_grad=False)
         )
-        if (
-            not isinstance(shares, list | tuple | np.ndarray | Tensor)
-            or getattr(shares, "ndim", 1) == 0
-        ):
+        if not np.iterable(shares):
             raise DtypeError("shares must be a sequence of arrays, one for each category.")
         checked = [_as_shares(each, located, place) for place, each in enumerate(shares)]
         self.shares = nn.ParameterList(nn.Parameter(each, requires_grad=False) for each in checked)

@@ -179,6 +179,6 @@ def checked_target(y: Any, dtype: Any = None) -> NDArray[Any]:
         if target.dtype == object and any(value is None or value is pd.NA for value in target):
             raise ValueError("Input y contains gaps.")
         assert_all_finite(target, input_name="y")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InvalidInputError(str(error)) from None
     return target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from isthmus.tables.encoding import (
     stamps,
 )
 from isthmus.tables.styles import count_decimals
-from isthmus.validation import as_count, as_number, as_seed, require_kind
+from isthmus.validation import as_array, as_count, as_number, as_seed, rectangular, require_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +56,8 @@ def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTabl
             f"The table has {frame.shape[1]} columns; the model reads 1 to {most}. Choose the "
             "columns that matter."
         )
-    if target is not None and target not in list(frame.columns):
-        raise InvalidInputError(f"The table has no column {target!r}.")
+    if target is not None:
+        _require_column(target, tuple(frame.columns))
     empty = frame.columns[frame.isna().all()].tolist()
     if empty and len(frame):
         raise InvalidInputError(f"Columns without values: {listed(empty)}. Leave them out.")
@@ -97,6 +97,12 @@ def read_numbers(reader: ICLTables, table: Array, names: Any = None) -> Conditio
     kinds, dtypes = ("number",) * len(columns), (np.dtype(np.float64),) * len(columns)
     decimals = tuple(count_decimals(column[~np.isnan(column)]) for column in table.T)
     return ConditionedTable(energy, Coding(kinds), columns, dtypes, decimals)
+
+
+def _require_column(column: Any, columns: tuple[Any, ...]) -> None:
+    if not isinstance(column, Hashable) or column not in columns:
+        names = listed(list(map(str, columns)))
+        raise InvalidInputError(f"The table has no column {column!r}; it has {names}.")
 
 
 def _place(coding: Coding, column: int) -> int:
@@ -314,7 +320,8 @@ class ConditionedTable:
         place, x, seen, _ = self._number(column, rows)
         kind = self._coding.kinds[place]
         try:
-            points = seconds(np.atleast_1d(value)) if kind == "time" else np.asarray(value, float)
+            times = kind == "time"
+            points = seconds(np.atleast_1d(value)) if times else as_array(value, "value")
             points = np.broadcast_to(points, (len(x),))
         except (TypeError, ValueError):
             words = f"value must be one {kind}, or one for each of the {len(x)} rows."
@@ -348,6 +355,8 @@ class ConditionedTable:
                     values = np.round(values)
             column = frame.iloc[:, place].copy()
             column = column.astype(object) if column.isna().all() else column
+            if column.dtype.kind in "iu" and self._dtypes[place].kind not in "iu":
+                column = column.astype(np.float64)  # whole numbers with gaps, of a column of others
             column[gaps] = values
             result.isetitem(place, column.infer_objects())
         return result
@@ -395,6 +404,7 @@ class ConditionedTable:
         import pandas as pd
 
         rows = self._known(given)
+        _require_column(column, self.columns)
         if column in rows:
             raise InvalidInputError(f"given has a value of {column!r}, which is asked for.")
         found = self.predict(column, rows)
@@ -471,9 +481,7 @@ class ConditionedTable:
 
     def _asked(self, column: Any, rows: Any) -> tuple[int, Tensor, Tensor, Any]:
         """Return the place of a column, and the rows that it is asked for."""
-        if column not in self.columns:
-            names = listed(list(map(str, self.columns)))
-            raise InvalidInputError(f"The table has no column {column!r}; it has {names}.")
+        _require_column(column, self.columns)
         place = self.columns.index(column)
         frame = self._frame({} if rows is None else rows, column)
         x, seen = self._coded(frame)
@@ -555,7 +563,7 @@ class ConditionedTable:
         elif isinstance(rows, list) and rows and isinstance(rows[0], Mapping):
             frame = pd.DataFrame(rows)
         elif not hasattr(rows, "columns"):
-            array = np.asarray(rows.numpy(force=True) if isinstance(rows, Tensor) else rows)
+            array = rectangular(rows, "rows")
             others = [name for name in self.columns if name != asked]
             names = self.columns if array.shape[-1:] == (len(self.columns),) else others
             if array.ndim != 2 or array.shape[1] != len(names):
