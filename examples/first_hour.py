@@ -62,7 +62,7 @@ for name, table in TABLES.items():
 # %%
 # And plot.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5))
+figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
 numbers = encode(TABLES["iris"])
 BasinFlow(random_state=0).fit(numbers).plot(numbers, axes=left)
 MemoryImputer().fit(TABLES["iris"]).plot(TABLES["iris"], axes=right)

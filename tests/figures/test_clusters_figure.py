@@ -2,12 +2,19 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy.cluster.hierarchy import leaves_list, ward
 from sklearn.datasets import load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from isthmus.figures.clusters import cluster_map, cluster_tree, project
+from isthmus.figures.clusters import (
+    cluster_map,
+    cluster_tree,
+    draw_clusters,
+    draw_gap_curve,
+    project,
+)
 from isthmus.figures.style import png_bytes
 
 RNG = np.random.default_rng(0)
@@ -87,6 +94,31 @@ def test_the_gap_curve_is_drawn_and_names_the_best_number_of_clusters() -> None:
     assert axes.texts[0].get_text() == "K = 2"
     curve["gap"] = [np.nan] * 4
     assert len(cluster_map(X, np.zeros(8, int), np.ones(8), X[:1], gap_curve=curve).axes) == 2
+
+
+def test_numbers_of_clusters_stay_inside_the_axes_at_both_ends_of_the_gap_curve() -> None:
+    # Resolutions fall, as in `BasinFlow.gap_curve_`.
+    sizes, gaps = np.arange(12, 0, -1), np.array([0.9] + [0.1] * 10 + [0.8])
+    curve = {"resolution": np.geomspace(4, 0.03, 12), "n_clusters": sizes, "gap": gaps}
+    figure = Figure(figsize=(3, 2))
+    axes = figure.subplots()
+    draw_gap_curve(axes, curve, None)
+    figure.canvas.draw()
+    box = axes.get_window_extent()
+    for text in axes.texts[:2]:
+        extent = text.get_window_extent()
+        assert box.x0 <= extent.x0
+        assert extent.x1 <= box.x1
+
+
+def test_notes_are_no_wider_than_the_axes_of_a_small_panel() -> None:
+    figure = Figure(figsize=(9, 4))
+    left, right = figure.subplots(1, 2)
+    X, owners = RNG.normal(size=(8, 2)), np.arange(8) % 2
+    draw_clusters(left, X, owners, np.ones(8), X[:2], barriers=np.ones((2, 2)))
+    notes = [text for text in left.texts if text.xycoords == "axes fraction"]
+    assert notes
+    assert all(note.get_window_extent().x1 < right.get_window_extent().x0 for note in notes)
 
 
 @pytest.mark.parametrize("count", [1, 7])

@@ -144,7 +144,7 @@ def draw_clusters(
         note += " Lines: each cluster's lowest barrier, thick where low."
     if len(shown) < len(rows):
         note = f"{len(shown):,} of {len(rows):,} rows, drawn by lot. {note}"
-    style.heading(axes, title, note, characters=92)
+    style.heading(axes, title, note, characters=min(92, style.fitting_characters(axes)))
     return colours
 
 
@@ -314,7 +314,7 @@ def draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | Non
         if all(sizes[place] != sizes[one] and abs(place - one) > 3 for one in named):
             named.append(place)
             # Above a curve that falls, but inside the axes.
-            side = "right" if place > 0.8 * len(gaps) else "left"
+            side = "right" if gammas[place] > np.quantile(gammas, 0.8) else "left"
             look = {"ha": side, "color": style.INK if len(named) == 1 else style.MUTED}
             at, shift = (gammas[place], gaps[place]), (-3 if side == "right" else 3, 5)
             style.note_at(axes, f"K = {int(sizes[place])}", at, shift, **look)

@@ -281,7 +281,9 @@ def _imputations(model: MemoryImputer, X: Any, axes: Axes | None, draws: int = 5
         shown.append(literal(f"{name}"))
     if not shown:
         raise InvalidInputError("X has no column of numbers with gaps to draw.")
-    axes.set_xticks(range(len(shown)), shown, rotation=30 if len(shown) > 5 else 0)
+    wide = sum(len(name) + 3 for name in shown) > style.fitting_characters(axes)
+    slanted: Any = {"rotation": 30, "ha": "right"} if wide else {}
+    axes.set_xticks(range(len(shown)), shown, **slanted)
     axes.set(ylabel="standard deviations from the mean of the known")
     note = f"Blue: known. Orange: {draws} draws of each missing value."
     style.heading(axes, "Filled values", note)

@@ -93,11 +93,20 @@ def heading(
     axes: Axes, title: str, note: str = "", *, characters: int = 42, lines: int = 2
 ) -> None:
     """Put a title above the axes and a note below it, for which all panels reserve `lines`."""
+    lines = max(lines, len(textwrap.wrap(note, characters)))
     above = 1.35 * NOTE_SIZE * (lines if note else 0)
     axes.set_title(title, pad=above + 7)
     look: dict[str, Any] = {"xycoords": "axes fraction", "color": MUTED, "in_layout": False}
     for number, line in enumerate(textwrap.wrap(note, characters), 1):
         note_at(axes, line, (0, 1), (0, above - 1.35 * NOTE_SIZE * number + 6), **look)
+
+
+def fitting_characters(axes: Axes) -> int:
+    """Return about how many characters of a note are as wide as the axes."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    inches = axes.get_position().width * figure.get_figwidth()
+    return max(20, int(72 * inches / (0.5 * NOTE_SIZE)))
 
 
 def note_at(
