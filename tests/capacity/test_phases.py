@@ -82,6 +82,8 @@ def test_the_result_is_plain_and_prints_and_plots(found) -> None:
 def test_duplicates_and_many_rows_are_handled() -> None:
     with pytest.raises(InvalidInputError, match="different"):
         phases(np.ones((4, 2)))
+    with pytest.raises(InvalidInputError, match="copy"):
+        phases(np.repeat(np.eye(3), 2, 0))
     twins = np.concatenate([X, X[:20]])
     assert phases(twins, [1e-3]).phase.tolist() == ["stores"]  # of those without a duplicate
     large = np.random.default_rng(1).standard_normal((2100, 2))

@@ -171,6 +171,16 @@ def test_nothing_is_said_of_a_row_without_a_known_cell() -> None:
     assert scores.summary["mean_log_density"] == pytest.approx(scores.log_density[[0, 2]].mean())
 
 
+def test_a_row_of_gaps_in_the_table_changes_no_score() -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    rows[0] = 50
+    gaps = np.concatenate([rows, np.full((1, 2), np.nan)])
+    found = score_rows(gaps)
+    np.testing.assert_array_equal(found.outlier[:-1], score_rows(rows).outlier)
+    assert found.outlier[0]
+    assert np.isnan(found.log_density).tolist() == [False] * 40 + [True]
+
+
 @pytest.mark.parametrize("model", [3.0, np.zeros(2), ["tables"]])
 def test_what_is_no_model_is_refused(model):
     with pytest.raises(IsthmusError):

@@ -153,6 +153,10 @@ def phases(X: Any, sigmas: Any = None, *, n_sigmas: int = 16, seed: int = 0) -> 
     if not neighbors.distances.any():
         raise InvalidInputError("X must have at least two different rows.")
     apart = neighbors.distances[:, 0] > 0
+    if not apart.any():
+        raise InvalidInputError(
+            "Every row of X has an exact copy, so that none is stored: pass its distinct rows."
+        )
     centred = patterns - patterns.mean(0)
     radius = float(np.sqrt(np.square(centred).sum(1).mean()))
     likeliest = leave_one_out(patterns)

@@ -145,7 +145,9 @@ class NeighbourKernels:
             np.partition(squares, nearest, axis=1)[:, nearest]
             for squares in self._by_block(self._distances, self.rows, codes)
         ]
-        self.widths = np.maximum(np.sqrt(np.concatenate(found) / self.dim), NARROWEST)
+        widths = np.maximum(np.sqrt(np.concatenate(found) / self.dim), NARROWEST)
+        # Too few rows share a known column with the row: its neighbours are not known.
+        self.widths = np.where(np.isfinite(widths), widths, 1.0)
 
     def _read(self, X: Any) -> tuple[Array, Array]:
         """Return numbers (n, D), and codes of categories (n, C), -1 where missing."""
