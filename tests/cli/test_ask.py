@@ -61,3 +61,13 @@ def test_missing_text_is_no_answer_and_a_value_that_no_row_has_is_noted(houses, 
     assert set(json.loads(capsys.readouterr().out)["probabilities"]) == {"house", "flat"}
     assert main(["ask", houses, "--predict", "price", "--given", "kind=hut"]) == 0
     assert "kind=hut" in capsys.readouterr().err
+
+
+def test_truth_values_are_given_as_they_are_written(tmp_path, capsys) -> None:
+    path = tmp_path / "flags.csv"
+    lines = [f"{'true' if row % 2 else 'false'},{row % 2 * 9 + row % 7}" for row in range(40)]
+    path.write_text("\n".join(["sold,price", *lines]))
+    words = ["ask", str(path), "--predict", "price", "--json", "--quiet", "--given"]
+    assert main([*words, "sold=True"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean"] > 8
+    assert main([*words, "sold=maybe"]) == 2

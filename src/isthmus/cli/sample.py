@@ -133,6 +133,9 @@ def parse_given(words: list[str], frame: pd.DataFrame) -> dict[str, Any]:
             values = {str(value): value for value in frame[name].dropna().unique()}
             given[name] = values.get(text, text)
             continue
+        if text.lower() in ("true", "false") and frame[name].dropna().isin([0, 1]).all():
+            given[name] = float(text.lower() == "true")  # as the table is read
+            continue
         try:
             ends = [float(end) for end in text.split("..")]
         except ValueError:
