@@ -141,3 +141,13 @@ def test_bare_tables_are_filled(run, content) -> None:
     known = given.notna().to_numpy()
     np.testing.assert_array_equal(found.to_numpy()[known], given.to_numpy()[known])
     assert found.notna().all().all()
+
+
+def test_truth_values_stay_truth_values_in_files_with_types(gaps, run) -> None:
+    truths = (gaps.a > 6).astype("boolean").mask(np.arange(150) % 7 == 0)
+    gaps.assign(large=truths).to_parquet("gaps.parquet")
+    run("complete gaps.parquet --quiet")
+    found = pd.read_parquet("gaps.completed.parquet")["large"]
+    assert found.dtype.kind == "b"
+    assert not found.isna().any()
+    assert (found[truths.notna()] == truths.dropna()).all()

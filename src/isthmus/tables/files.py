@@ -153,7 +153,8 @@ class Table:
         values = self.X[:, self._places[name]]
         known = values == values
         if self.cells is None:
-            return NumberStyle(decimals=count_decimals(values[known]))
+            truths = ("false", "true") if self.frame[name].dtype.kind == "b" else None
+            return NumberStyle(decimals=count_decimals(values[known]), truths=truths)
         return NumberStyle.of(self.cells[name].to_numpy()[known].tolist(), self.format.decimal)
 
     def signed(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -195,6 +196,9 @@ class Table:
                 whole = np.uint64 if frame[name].dtype.kind == "u" else np.int64
                 rounded = np.round(np.where(holes, X[:, place], 0)).astype(whole)
                 values[name] = frame[name].mask(holes, rounded)
+            elif frame[name].dtype.kind == "b":
+                truths = np.where(np.isnan(X[:, place]), None, X[:, place] == 1).tolist()
+                values[name] = type(frame[name])(truths, frame.index, frame[name].dtype)
             else:
                 values[name] = X[:, place]
             if cells is not None:
