@@ -197,7 +197,7 @@ class Table:
                 rounded = np.round(np.where(holes, X[:, place], 0)).astype(whole)
                 values[name] = frame[name].mask(holes, rounded)
             elif frame[name].dtype.kind == "b":
-                truths = np.where(np.isnan(X[:, place]), None, X[:, place] == 1).tolist()
+                truths = [None if value != value else value == 1 for value in X[:, place].tolist()]
                 values[name] = type(frame[name])(truths, frame.index, frame[name].dtype)
             else:
                 values[name] = X[:, place]
