@@ -78,6 +78,7 @@ def test_ids_are_no_features_and_are_written_unchanged(run) -> None:
     run(f"{command} --memory memory.csv")
 
 
+@pytest.mark.slow
 def test_the_page_on_the_command_line_shows_the_real_output(run) -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
