@@ -204,6 +204,8 @@ class ConditionedTable:
     >>> table = pretrained("tables").condition(pd.DataFrame({"kind": kind, "weight": weight}))
     >>> bool(table.predict("kind", {"weight": 3.5})["cat"].iloc[0] > 0.9)
     True
+    >>> table.conditional({"kind": "dog"}).columns
+    ('weight',)
     >>> low, high = table.interval("weight", 0.9, {"kind": "cat"})
     >>> bool(0 < low[0] < 4 < high[0] < 9)
     True
@@ -235,11 +237,7 @@ class ConditionedTable:
         return found
 
     def conditional(self, given: Mapping[Any, Any]) -> ConditionedTable:
-        """Return the density of the other columns, given values of some: the same kind of object.
-
-        >>> table.conditional({"kind": "dog"}).columns  # doctest: +SKIP
-        ('weight',)
-        """
+        """Return the density of the other columns, given some: the same kind of object."""
         x, seen = self._read(self._known(given))
         if bool(seen.all()):
             raise InvalidInputError("given leaves no column to ask for.")
