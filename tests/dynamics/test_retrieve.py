@@ -270,3 +270,28 @@ def test_rows_that_converged_are_at_the_fixed_point_where_two_memories_merge(gap
     assert found.converged.all()
     assert int(found.steps.max()) < 100
     np.testing.assert_allclose(found.state[:, 0], right, atol=5e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_converged_are_near_a_fixed_point_found_by_newtons_method(dtype) -> None:
+    """Random memories, two of them about two bandwidths apart, where updates slow down."""
+    rng, off = np.random.default_rng(7), []
+    for _ in range(300):
+        dim, count = int(rng.integers(1, 4)), int(rng.integers(2, 5))
+        memories, way = rng.normal(size=(count, dim)), rng.normal(size=dim)
+        memories[1] = memories[0] + way / np.linalg.norm(way) * rng.uniform(1.9, 2.1)
+        memory = ist.GaussianKDE(torch.tensor(memories, dtype=dtype), 1.0)
+        start = torch.tensor(memories[:2] + 0.3 * rng.normal(size=(2, dim)), dtype=dtype)
+        found, X = ist.retrieve(memory, start, max_steps=3000), memory.memories.double().numpy()
+        for state in found.state[found.converged].double().numpy():
+            x = state.copy()
+            for _ in range(8):
+                weights = np.exp(-0.5 * np.square(x - X).sum(1))
+                weights /= weights.sum()
+                mean = weights @ X
+                slope = (X - mean).T * weights @ (X - mean)  # of the update, where sigma is 1
+                x = x + np.linalg.solve(np.eye(dim) - slope, mean - x)
+            off.append(np.linalg.norm(x - state) / np.ptp(X, axis=0).max())
+    limit = 1e-4 if dtype == torch.float32 else 1e-5
+    assert len(off) > 500
+    assert np.max(off) < limit
