@@ -14,8 +14,9 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import NearestNeighbors
 
 from isthmus.cluster import BasinFlow, ClAM
+from isthmus.cluster.apart import spread_out
 from isthmus.cluster.partition import Graph, flux_ratios, merge_tree
-from isthmus.cluster.resolution import Unimodal, _spread
+from isthmus.cluster.resolution import Unimodal
 from isthmus.cluster.retrieval_graph import (
     FLATNESS,
     Memories,
@@ -522,13 +523,13 @@ def test_sixty_rows_show_two_clusters_six_deviations_apart(dim):
 
 def test_equal_values_are_spread_to_the_nearest_others():
     column = np.repeat([0.0, 1.0, 4.0], 50)[:, None]
-    spread = _spread(column, np.random.RandomState(0))
+    spread = spread_out(column, np.random.RandomState(0))
     away = np.abs(spread - column)[:, 0]
     assert len(np.unique(spread)) == 150
     assert away[:100].max() <= 0.5
     assert 0.5 < away[100:].max() <= 1.5
     plain = np.random.default_rng(0).normal(size=(40, 2))
-    np.testing.assert_array_equal(_spread(plain, np.random.RandomState(0)), plain)
+    np.testing.assert_array_equal(spread_out(plain, np.random.RandomState(0)), plain)
 
 
 def test_categories_are_clusters_only_if_they_depend_on_each_other():

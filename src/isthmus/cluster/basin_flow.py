@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, logsumexp
 from sklearn.utils import check_random_state
 
 from isthmus.bandwidth import leave_one_out
@@ -32,8 +32,7 @@ FARTHEST = 1e6
 FILLING_ROUNDS = 2
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(NamedTuple):
     """Weights (K,) of clusters, and sums and weights (K, D) of their known values."""
 
     counts: NDArray[Any]
@@ -43,22 +42,17 @@ class Groups:
     @classmethod
     def of(cls, X: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int) -> Groups:
         """Sum up rows (n, D) by their labels."""
-        from scipy.sparse import csr_array
-
         members = csr_array((weights, labels, np.arange(len(labels) + 1)), (len(labels), size))
-        known = (~np.isnan(X)).astype(np.float64)
         sums = members.T @ np.nan_to_num(X.astype(np.float64))
-        return cls(np.bincount(labels, weights, minlength=size), sums, members.T @ known)
+        return cls(members.sum(0), sums, members.T @ (~np.isnan(X)).astype(np.float64))
 
     @property
     def means(self) -> NDArray[Any]:
         """Means (K, D) of known values; zero without any."""
         return self.sums / np.maximum(self.masses, 1e-300)
 
-    def __add__(self, other: Groups) -> Groups:
-        return Groups(
-            self.counts + other.counts, self.sums + other.sums, self.masses + other.masses
-        )
+    def __add__(self, other: Any) -> Groups:
+        return Groups(*map(np.add, self, other))
 
 
 def _grouped(block: TableBlock, model: BasinFlow) -> Groups | None:
@@ -66,10 +60,6 @@ def _grouped(block: TableBlock, model: BasinFlow) -> Groups | None:
     if not len(X):
         return None
     return Groups.of(X, weights, model._labels(X), model.n_clusters_)
-
-
-def _total_weight(block: TableBlock) -> float:
-    return float(counted(block)[1].sum())
 
 
 class BasinFlow(DensityEstimator):
@@ -96,9 +86,9 @@ class BasinFlow(DensityEstimator):
     5. Of these, the one whose energy lies furthest below that of unimodal tables is taken; without
        any, the groups are the clusters.
 
-    So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution,
-    its minimiser Louvain's moves, the softmax an entropic affinity, the choice a gap statistic and
-    the modes those of ToMATo; references in the documentation.
+    So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution
+    (Reichardt and Bornholdt 2006), its minimiser Louvain's moves, the choice a gap statistic
+    (Tibshirani, Walther and Hastie 2001) and the modes those of ToMATo (Chazal et al. 2013).
 
     Parameters
     ----------
@@ -150,12 +140,6 @@ class BasinFlow(DensityEstimator):
     energy_ : Mixture
         The density of the stored patterns, one round kernel each.
 
-    References
-    ----------
-    Reichardt and Bornholdt, "Statistical mechanics of community detection", Physical Review E 74,
-    2006; Tibshirani, Walther and Hastie, "Estimating the number of clusters in a data set via the
-    gap statistic", JRSS B 63, 2001; the others are in the documentation.
-
     Examples
     --------
     >>> import numpy as np
@@ -198,17 +182,9 @@ class BasinFlow(DensityEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Find the clusters of the rows of X.
+        """Find the clusters of the rows of X, which are given as to :meth:`ClAMELBO.fit`.
 
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features), Dask array or Dask DataFrame
-            NaN marks an unknown value. Clusters are found on 50,000 of the distinct rows if there
-            are more, and all rows are assigned to them; ``labels_`` of a Dask collection is a Dask
-            array, not yet computed.
-        y : ignored
-        sample_weight : array-like (n_samples,), optional
-            A row of weight two counts as written twice, one of weight zero as absent.
+        They are found on 50,000 of the distinct rows if there are more, and all are assigned.
         """
         generator = check_random_state(self.random_state)
         blocks = in_blocks(X, sample_weight)
@@ -216,7 +192,7 @@ class BasinFlow(DensityEstimator):
             self._set_columns(blocks)
             _, sample, self._units = measured(blocks, FLOAT32_LIMITS)
             self._check_settings(len(sample.keys))
-            total = blocks.total(_total_weight)
+            total = blocks.total(lambda block: float(counted(block)[1].sum()))
             self._learn(sample, total, generator)
             self._adopt_groups(blocks.total(_grouped, self))
             self._set_labels(X)
@@ -231,14 +207,12 @@ class BasinFlow(DensityEstimator):
         if len(sample.keys) < len(rows):
             labels = self._labels(X)
             groups = Groups.of(X[kept], weights[kept], labels[kept], self.n_clusters_)
-            rank = self._adopt_groups(groups)
-            self.labels_ = rank[labels]
+            self.labels_ = self._adopt_groups(groups)[labels]
             return self
-        labels = np.empty(len(X), dtype=np.int64)
-        labels[kept] = found[group]
+        self.labels_ = np.empty(len(X), dtype=np.int64)
+        self.labels_[kept] = found[group]
         if not kept.all():
-            labels[~kept] = self._labels(X[~kept])
-        self.labels_ = labels
+            self.labels_[~kept] = self._labels(X[~kept])
         return self
 
     def _learn(
@@ -255,18 +229,7 @@ class BasinFlow(DensityEstimator):
             self._fill(table, gaps, masses, generator)
         if len(table) == 1 or not np.ptp(table, axis=0).any():
             return self._adopt(rows, table, masses, one_cluster(table.shape[1], masses))
-        choice = choose(
-            table,
-            masses,
-            self._remember,
-            generator,
-            alpha=self.alpha,
-            min_separation=self.min_separation,
-            resolution=None if self.resolution is None else float(self.resolution),
-            n_clusters=self.n_clusters,
-            blocks=self._categories,
-        )
-        return self._adopt(rows, table, masses, choice)
+        return self._adopt(rows, table, masses, choose(self, table, masses, generator))
 
     @property
     def _categories(self) -> list[slice]:
@@ -330,8 +293,7 @@ class BasinFlow(DensityEstimator):
         generator: np.random.RandomState,
     ) -> None:
         """Fill gaps, at first with means, by the means of the memories that a row recalls."""
-        from isthmus.cluster.resolution import components
-        from isthmus.cluster.retrieval_graph import recall
+        from isthmus.cluster.retrieval_graph import components, recall
 
         known = ~gaps * weights[:, None]
         for _ in range(FILLING_ROUNDS):
@@ -352,8 +314,8 @@ class BasinFlow(DensityEstimator):
         choice: Choice,
     ) -> NDArray[Any]:
         """Set the fitted attributes; return the labels of the rows."""
+        from isthmus.cluster.gaussians import gaussian_logits, gaussian_posteriors
         from isthmus.cluster.partition import flux_ratios, merge_tree
-        from isthmus.cluster.resolution import gaussian_logits
         from isthmus.cluster.retrieval_graph import cluster_shares, nearest, recollection
 
         memories, patterns = choice.memories, choice.memories.patterns
@@ -380,7 +342,7 @@ class BasinFlow(DensityEstimator):
         self._logits = gaussian_logits(seen, weights, found)
         if self._logits is not None:
             parts, own = (
-                _gaussian_posteriors(each, self._logits).argmax(1) for each in (patterns, seen)
+                gaussian_posteriors(each, self._logits).argmax(1) for each in (patterns, seen)
             )
             sizes = np.bincount(own, weights, minlength=self.n_clusters_)
             if len(set(parts)) == len(sizes) and sizes.min() >= self._least_size:
@@ -436,11 +398,8 @@ class BasinFlow(DensityEstimator):
     def _width(memories: NDArray[Any]) -> float:
         """Return the deviation of the kernels, in internal units."""
         n, dim = memories.shape
-        if n < 2:
-            return 1.0
-        few = np.random.RandomState(0).permutation(len(memories))[:BANDWIDTH_ROWS]
-        width = leave_one_out(memories[few])
-        return width * float((len(few) / n) ** (1 / (dim + 4)))
+        few = memories[np.random.RandomState(0).permutation(n)[:BANDWIDTH_ROWS]]
+        return leave_one_out(few) * float((len(few) / n) ** (1 / (dim + 4))) if n > 1 else 1.0
 
     @property
     def energy_(self) -> Mixture:
@@ -479,11 +438,12 @@ class BasinFlow(DensityEstimator):
         return self._posteriors(self._table(X))
 
     def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
+        from isthmus.cluster.gaussians import gaussian_posteriors
         from isthmus.cluster.retrieval_graph import cluster_shares, recollection
 
         points = self._points(X)
         if self._logits is not None:
-            return _gaussian_posteriors(points, self._logits)
+            return gaussian_posteriors(points, self._logits)
         kept = self._patterns, self._pattern_weights, self._neighbours
         return cluster_shares(recollection(points, *kept), self._pattern_labels)
 
@@ -522,7 +482,3 @@ class BasinFlow(DensityEstimator):
             found[some] = logsumexp(logits, axis=1, b=np.maximum(shares, 0))
         found += 0.5 * X.shape[1] * np.log(beta / np.pi)
         return found - np.log(max(weights.sum() - 1, 1e-300))
-
-
-def _gaussian_posteriors(points: NDArray[Any], logits: NDArray[Any]) -> NDArray[Any]:
-    return softmax(points @ logits[:-1] + logits[-1], axis=1)

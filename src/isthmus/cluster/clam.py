@@ -118,9 +118,9 @@ class ClAM(FiniteMixtureEstimator):
     row; ``"masked"`` is that of ClAM's authors: some coordinates are hidden, and only they move
     and count (erratum E27; unlike in the authors' code, every coordinate may be hidden).
 
-    Training starts from k-means and keeps that solution as a candidate, so the objective is
-    never worse than that of k-means. The estimator exists for fidelity to the paper: on labels
-    it is about as good as k-means, and :class:`ClAMELBO` learns the same kind of model faster.
+    Training starts from k-means and keeps that solution as a candidate. The estimator exists for
+    fidelity to the paper: on labels it is about as good as k-means, and :class:`ClAMELBO` learns
+    the same kind of model faster.
 
     Parameters
     ----------
@@ -149,11 +149,8 @@ class ClAM(FiniteMixtureEstimator):
     Notes
     -----
     Attributes are as in :class:`ClAMELBO`. ``objective_`` is the mean loss per row, in squared
-    units, also in a stream, whose updates are those of :class:`ClAMELBO`.
-
-    References
-    ----------
-    Saha et al., "End-to-end Differentiable Clustering with Associative Memories", ICML 2023.
+    units. A stream is learned as by :class:`ClAMELBO`. See Saha et al., "End-to-end Differentiable
+    Clustering with Associative Memories", ICML 2023.
 
     Examples
     --------

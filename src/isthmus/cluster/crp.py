@@ -350,11 +350,6 @@ class ClAMCRP(_CRPEstimator):
     energy_ : CRPMixture
         The other attributes are as in :class:`ClAMELBO`.
 
-    References
-    ----------
-    Schaeffer et al., "Bridging Associative Memory and Probabilistic Modeling", 2024,
-    arXiv:2402.10202.
-
     Examples
     --------
     >>> import numpy as np
@@ -381,20 +376,6 @@ class ClAMCRPELBO(_CRPEstimator):
     is divided among the others, so that the counts add up to the rows.
 
     Parameters and attributes are those of :class:`ClAMCRP`.
-
-    References
-    ----------
-    Schaeffer et al., "Bridging Associative Memory and Probabilistic Modeling", 2024,
-    arXiv:2402.10202.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from isthmus.cluster import ClAMCRPELBO
-    >>> noise = np.random.default_rng(0).normal(size=(90, 2))
-    >>> X = np.repeat([[0, 0], [9, 0], [0, 9]], 30, axis=0) + noise
-    >>> ClAMCRPELBO(random_state=0).fit(X).n_clusters_
-    3
     """
 
     _soft = True

@@ -27,11 +27,7 @@ def elbo_energy(logits: Tensor, log_joint: Tensor) -> Tensor:
     .. math:: E(q) = -\sum_k q_k \log p(x, z=k) + \sum_k q_k \log q_k, \quad q = softmax(v)
 
     Its minimum, at the posterior, is :math:`-\log p(x)`. The paper prints :math:`+H(q)`,
-    whose descent would end at a vertex (erratum E2). Adding a constant to v changes nothing.
-
-    Parameters
-    ----------
-    logits, log_joint : Tensor (..., K)
+    whose descent would end at a vertex (erratum E2). Both tensors are (..., K).
 
     Examples
     --------
@@ -96,10 +92,6 @@ def elbo_flow(
         A row stops when its probabilities are within this of the posterior.
     max_steps : int
         Rows that need more steps are reported as not converged.
-
-    Returns
-    -------
-    Flow
 
     Examples
     --------
@@ -167,8 +159,7 @@ class ClAMELBO(FiniteMixtureEstimator):
     expectation maximisation on a mixture of round Gaussians with one variance, so the
     objective, the mean negative log-density, never rises.
 
-    It starts from the best of `n_init` k-means solutions by default. On labels it is about
-    as good as k-means, no better; what it adds are posteriors, densities, missing values and
+    On labels it is about as good as k-means; it adds posteriors, densities, missing values and
     streams.
 
     Parameters
@@ -204,11 +195,6 @@ class ClAMELBO(FiniteMixtureEstimator):
     energy_ : Mixture
     n_clusters_, n_iter_, n_features_in_ : int
     converged_ : bool
-
-    References
-    ----------
-    Schaeffer et al., "Bridging Associative Memory and Probabilistic Modeling", 2024,
-    arXiv:2402.10202.
 
     Examples
     --------

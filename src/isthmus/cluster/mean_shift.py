@@ -27,8 +27,7 @@ class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
 
     Every row flows uphill to a mode of the density; rows that meet are a cluster. The number
     of clusters follows from the bandwidth. Unlike scikit-learn's ``MeanShift``, whose kernel
-    is flat, this climbs a smooth density, and moves all rows at once. Rows are not followed
-    further than into a ball that a mode is proved to attract.
+    is flat (Comaniciu and Meer 2002), this climbs a smooth density, and moves all rows at once.
 
     Parameters
     ----------
@@ -46,11 +45,6 @@ class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
     bandwidth_ : float
     n_iter_, n_features_in_ : int
     energy_ : GaussianKDE
-
-    References
-    ----------
-    Comaniciu and Meer, "Mean Shift: A Robust Approach Toward Feature Space Analysis", IEEE TPAMI
-    24(5), 2002.
 
     Examples
     --------

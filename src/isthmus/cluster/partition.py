@@ -21,6 +21,9 @@ from isthmus.compiled import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+# The resolutions that are compared, finest first; two digits, so that they can be typed.
+RESOLUTIONS = np.array([6, 4.2, 3, 2.1, 1.5, 1, 0.72, 0.51, 0.36, 0.25, 0.18, 0.12])
+RESOLUTIONS = np.append(RESOLUTIONS, [0.087, 0.061, 0.043, 0.03])
 # Flux between clusters below this share of its chance value counts as this.
 LEAST_FLUX = 1e-9
 

@@ -3,23 +3,24 @@
 # mypy: disallow-untyped-defs=False
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import warnings
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, diags_array
 from scipy.spatial import cKDTree
 from scipy.special import ndtri
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neighbors import NearestNeighbors
+from sklearn.utils.extmath import randomized_svd
 
 from isthmus.cluster.partition import FloatArray, Graph, IntArray
 from isthmus.compiled import compiled
 
-# Entries of one block of distances.
-BLOCK_ENTRIES = 2**21
 # A query at this squared distance from a pattern, over its squared length, is that pattern.
 ROUNDING = 1e-26
-# Patterns with squared lengths above this multiple of the median need double precision.
-FAR = 100.0
 # The entropy of a retrieval is the logarithm of this share of its neighbours.
 FLATNESS = 0.6
 # Patterns recalled by a row: few, since a cluster of fewer rows cannot be found; and memories.
@@ -30,31 +31,9 @@ DENSITY_NEIGHBOURS, MODE_LINKS = 25, 10
 # Memories are learned from at most this many rows, in this many iterations.
 LEARNING_ROWS, LEARNING_STEPS = 30_000, 10
 
-
-@compiled
-def _smallest(distances, places):
-    """Write the places of the smallest entries of each row into `places` (n, k), unordered."""
-    k = places.shape[1]
-    values = np.empty(k, dtype=distances.dtype)
-    for i in range(distances.shape[0]):
-        values[:] = np.inf  # a heap with the largest on top
-        for j in range(distances.shape[1]):
-            value = distances[i, j]
-            if value < values[0]:
-                hole = 0
-                while True:
-                    child = 2 * hole + 1
-                    if child >= k:
-                        break
-                    if child + 1 < k and values[child + 1] > values[child]:
-                        child += 1
-                    if values[child] <= value:
-                        break
-                    values[hole] = values[child]
-                    places[i, hole] = places[i, child]
-                    hole = child
-                values[hole] = value
-                places[i, hole] = j
+# Principal components keep this share of the variance, and are at least and at most so many.
+KEPT_VARIANCE, FEWEST_COMPONENTS, MOST_COMPONENTS = 0.9, 3, 50
+EXACT_COMPONENTS = 1000
 
 
 @compiled
@@ -147,20 +126,8 @@ def _basins(order, points, links, squares, k, least):
 
 def nearest(queries: FloatArray, patterns: FloatArray, k: int, others: bool = False) -> IntArray:
     """Return the places of the k nearest patterns, without a query's own place if `others`."""
-    lengths = np.einsum("nd,nd->n", patterns, patterns)
-    # Far from the others, rounded products would not tell near patterns apart.
-    far = max(lengths.max(), np.einsum("nd,nd->n", queries, queries).max(initial=0.0))
-    kind: Any = np.float32 if far < FAR * np.median(lengths) else np.float64
-    kept, squares = patterns.astype(kind), lengths.astype(kind)
-    places = np.zeros((len(queries), k), dtype=np.int64)
-    size = max(BLOCK_ENTRIES // len(patterns), 1)
-    for start in range(0, len(queries), size):
-        block = queries[start : start + size].astype(kind)
-        distances = squares - 2 * (block @ kept.T)
-        if others:
-            rows = np.arange(len(block))
-            distances[rows, rows + start] = np.inf
-        _smallest(distances, places[start : start + size])
+    search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(patterns)
+    places: IntArray = search.kneighbors(None if others else queries, return_distance=False)
     return places
 
 
@@ -205,14 +172,11 @@ class Memories(NamedTuple):
         if len(points) > LEARNING_ROWS:
             kept = generator.permutation(len(points))[:LEARNING_ROWS]
             points, weights = points[kept], weights[kept]
-        patterns = points[generator.permutation(len(points))[:size]]
-        for _ in range(LEARNING_STEPS):
-            owners = nearest(points, patterns, 1)[:, 0]
-            members = csr_array((weights, owners, np.arange(len(points) + 1)), (len(points), size))
-            masses = members.sum(0)
-            held = masses > 0
-            patterns[held] = (members.T @ points)[held] / masses[held, None]
-        patterns, masses = patterns[held], masses[held]
+        starts = points[generator.permutation(len(points))[:size]]
+        means = KMeans(size, init=starts, n_init=1, max_iter=LEARNING_STEPS, tol=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # some rows have equal components
+            patterns = means.fit(points, sample_weight=weights).cluster_centers_
         k = min(MEMORY_NEIGHBOURS, len(patterns))
         shares, _ = recall(points, patterns, np.ones(len(patterns)), k)
         graph = Graph.of(shares.T @ (diags_array(weights) @ shares))
@@ -260,3 +224,40 @@ def basins(points: FloatArray, alphas: ArrayLike) -> list[IntArray]:
     errors = -ndtri(np.asarray(alphas) * k / n) / np.sqrt(2)
     roots = [_basins(order, points, links, reach, k + 1, least) for least in errors]
     return [np.unique(each, return_inverse=True)[1] for each in roots]
+
+
+def components(
+    table: FloatArray,
+    weights: FloatArray,
+    generator: np.random.RandomState,
+    groups: IntArray | None = None,
+) -> FloatArray:
+    """Return the map (D, d) from centred rows to components, in units of deviations in groups."""
+    shares = weights / weights.sum()
+    groups = np.zeros(len(table), dtype=np.int64) if groups is None else groups
+    members = (groups == np.unique(groups)[:, None]) * shares
+    means = (members @ table) / members.sum(1, keepdims=True)
+    within = table - means[np.unique(groups, return_inverse=True)[1]]
+    deviations, total = (np.sqrt(shares @ np.square(each)) for each in (within, table))
+    deviations = np.where(deviations > 1e-9 * total, deviations, total)
+    varies = np.ptp(table, axis=0) > 0
+    scale = np.zeros(table.shape[1])
+    scale[varies] = 1 / deviations[varies]
+    scaled = table * scale * np.sqrt(shares)[:, None]
+    if min(scaled.shape) > EXACT_COMPONENTS:
+        seed = generator.randint(2**31)
+        _, sizes, directions = randomized_svd(scaled, MOST_COMPONENTS, random_state=seed)
+        variances = sizes**2
+    elif scaled.shape[1] <= scaled.shape[0]:
+        variances, vectors = np.linalg.eigh(scaled.T @ scaled)
+        variances, directions = variances[::-1], vectors.T[::-1]
+    else:
+        variances, vectors = np.linalg.eigh(scaled @ scaled.T)
+        variances = np.maximum(variances[::-1], 1e-300)
+        directions = (vectors.T[::-1] @ scaled) / np.sqrt(variances)[:, None]
+    within *= scale * np.sqrt(shares)[:, None]
+    kept = np.cumsum(np.square(within @ directions[:MOST_COMPONENTS].T).sum(0))
+    count = int(np.searchsorted(kept, KEPT_VARIANCE * np.square(within).sum())) + 1
+    least = min(FEWEST_COMPONENTS, int(np.sum(variances > 1e-12 * variances.sum())))
+    rotation: FloatArray = (scale * directions[: min(max(count, least), MOST_COMPONENTS)]).T
+    return rotation

@@ -22,14 +22,13 @@ MOST_ROWS = 10_000
 def refit_agreement(estimator: Any, X: NDArray[Any], *, seed: int = 0) -> float | None:
     """Return the share of rows on which fits to two random halves of the rows agree.
 
-    Every row is new to one of the two fits. Their clusters are matched one to one such that as
-    many rows as possible agree. Posteriors measure how sure a row's cluster is if the clusters are
-    right; this share shows whether other rows of the same source would give the same clusters.
+    Every row is new to one of the two fits, and clusters are matched one to one. The share shows
+    whether other rows of the same source would give the same clusters.
 
     Parameters
     ----------
     estimator : clusterer with `fit` and `predict`
-        It is cloned; the original stays as it is.
+        It is cloned.
     X : array (n, D)
         Of more than 10,000 rows, a random sample is used.
     seed : int
