@@ -7,7 +7,7 @@ from operator import eq, lt
 import pytest
 import torch
 
-from isthmus.paper.report.parts import capacity, clustering, energies, errata
+from isthmus.paper.report.parts import capacity, clustering_errata, energies, errata
 from isthmus.paper.report.parts.errata import Erratum
 
 approx = pytest.approx
@@ -80,8 +80,8 @@ def test_numbers_are_those_of_theory(
 def test_masses_of_the_new_cluster() -> None:
     # exp(-kappa |x|^2) has the mass pi / kappa on a plane, a known cluster's pi / beta.
     kappa = 1 / (1 / 1.0 + 1 / 0.5)
-    assert clustering.mass_of_the_new_cluster(False) == approx(1 / kappa, rel=1e-6)
-    assert clustering.mass_of_the_new_cluster(True) == approx(1, rel=1e-6)
+    assert clustering_errata.mass_of_the_new_cluster(False) == approx(1 / kappa, rel=1e-6)
+    assert clustering_errata.mass_of_the_new_cluster(True) == approx(1, rel=1e-6)
 
 
 def test_distance_that_returns_is_half_way_between_two_patterns() -> None:

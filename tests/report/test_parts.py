@@ -17,10 +17,10 @@ from isthmus.errors import RunInProgressError
 from isthmus.io.files import exclusive
 from isthmus.paper.attention import Experiment, TrainingRun
 from isthmus.paper.report.builder import make
-from isthmus.paper.report.claims import CLAIMS
 from isthmus.paper.report.parts import attention, capacity, clustering, study
 from isthmus.paper.report.parts.energies import energy_distance
 from isthmus.paper.report.registry import select
+from isthmus.paper.report.section import CLAIMS
 from isthmus.paper.sweep import Sweep, SweepCell
 from isthmus.report import Section
 
@@ -76,15 +76,9 @@ def test_the_page_judges_the_claims_of_the_list_each_once() -> None:
 @pytest.mark.slow
 def test_numbers_of_clusters_where_the_model_is_right() -> None:
     found = study.numbers_on_known_clusters(0)
-    factors = {key: max(key[1] / k, k / key[1]) for key, (k, _) in found.items()}
+    factors = {key: max(key[1] / k, k / key[1]) for key, k in found.items()}
     assert np.mean([factor <= 1.5 for factor in factors.values()]) >= 0.75
     assert all(factor <= 1.5 for (dim, _), factor in factors.items() if dim > 2)
-    # Where it fails, Bayes' rule with the true centres fails, too.
-    rows, centres = study.known_clusters(2, 20, 0)
-    own = np.arange(300) % 20
-    guess = np.square(rows[:, None] - centres).sum(-1).argmin(1)
-    assert found[2, 20][1] == pytest.approx(np.mean(guess != own))
-    assert found[2, 20][1] > 0.2
 
 
 def test_energy_gap_by_hand() -> None:
@@ -99,7 +93,7 @@ def test_energy_gap_by_hand() -> None:
 
 
 def test_time_of_the_elbo_flow_by_small_steps_and_its_law() -> None:
-    joint, v, time = np.array(clustering.LOG_JOINT), np.array([0.0, 0.0, 0.0, 5.0]), 0.0
+    joint, v, time = clustering.LOG_JOINT.numpy(), np.array([0.0, 0.0, 0.0, 5.0]), 0.0
     while np.abs(softmax(v) - softmax(joint)).max() > 1e-3:
         q = softmax(v)
         v = v + 0.005 * (np.diag(q) - np.outer(q, q)) @ (joint - np.log(q))
@@ -231,7 +225,7 @@ def test_share_of_new_points_that_flow_to_the_origin(
     found = clustering.flow_to_the_origin(alpha, normalized)
     assert found[:2] == pytest.approx((new.mean(), ends.mean()), abs=2 / 1600)
     assert ends[new].mean() == pytest.approx(share, abs=2e-3)
-    assert found[3] == (ends & ~new).sum() == 0
+    assert found[2] == (ends & ~new).sum() == 0
 
 
 @pytest.mark.parametrize("discount", clustering.DISCOUNTS)

@@ -8,7 +8,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -172,13 +172,13 @@ class Workspace:
         if section.status != "missing" and changed:
             message = f"The stored part was made with a different {', '.join(changed)}."
             section = Section(status="missing", message=message)
-        option = " --full" if self.full else ""
+        command = f"isthmus reproduce --only {part.name} --seed {self.seed}"
         return replace(
             section,
             name=part.name,
             title=part.title,
             chapter=part.chapter,
-            command=f"isthmus reproduce --only {part.name} --seed {self.seed}{option}",
+            command=command + " --full" * self.full,
             log=self._link(f"{part.name}.log"),
         )
 
@@ -196,43 +196,36 @@ class Workspace:
             (self.directory / f"{call.name}.json").unlink(missing_ok=True)
             report(", ".join(began))
 
-        limits = Limits(math.inf, math.inf, limit)
         calls = []
         for part in parts:
             task, log = (part.function, self.seed, self.full), self.directory / f"{part.name}.log"
+            limits = Limits(math.inf, math.inf, limit)
             calls.append(Call(part.name, make, task, limits, log, import_packages))
         for call, outcome in run_all(calls, jobs=jobs, started=started):
-            seconds = time.monotonic() - began.pop(call.name)
-            log = self.directory / f"{call.name}.log"
-            if log.stat().st_size == 0:
-                log.unlink()
-            problem = outcome.message
+            seconds, path = time.monotonic() - began.pop(call.name), self.directory / call.name
+            if path.with_suffix(".log").stat().st_size == 0:
+                path.with_suffix(".log").unlink()
+            problem, section = outcome.message, outcome.value
             if outcome.status == "timeout":
                 problem = f"Not done after {limit:g} s. Raise the limit."
-            if not (problem or isinstance(outcome.value, Section)):
-                problem = f"The part returned {outcome.value!r:.50}, which is not a Section."
-            section = Section(status="failed", message=problem) if problem else outcome.value
+            elif not (problem or isinstance(section, Section)):
+                problem = f"The part returned {section!r:.50}, which is not a Section."
+            section = Section(status="failed", message=problem) if problem else section
             section = replace(section, seconds=seconds, inputs=self.inputs)
             # An interruption in between leaves a pair that does not match.
             if isinstance(section.figure, bytes):
-                write_atomically(self.directory / f"{call.name}.png", section.figure)
-            write_atomically(self.directory / f"{call.name}.json", section.to_json())
+                write_atomically(path.with_suffix(".png"), section.figure)
+            write_atomically(path.with_suffix(".json"), section.to_json())
             yield call.name, section
             report(", ".join(began))
 
     def write(self, requested: tuple[str, ...]) -> BuiltReport:
         """Write the page and the results."""
         sections = tuple(map(self.section, registry.PARTS))
-        facts = (
-            f"isthmus {isthmus.__version__}",
-            f"seed {self.seed}",
-            "the paper's own sizes" if self.full else "quick sizes",
-            ", ".join(f"{name} {version}" for name, version in environment().items()),
-        )
-        text = (registry.TITLE, registry.INTRODUCTION, sections)
-        html = page(*text, chapters=registry.CHAPTERS, facts=facts)
         index, data = self.out / "index.html", self.out / "results.json"
         built = BuiltReport(index, data, self.directory, sections, requested)
+        kept = [each.name for each in fields(Section)]
+        kept = [name for name in kept if name not in ("name", "log", "seconds", "inputs")]
         results = {
             "version": isthmus.__version__,
             "seed": self.seed,
@@ -240,17 +233,22 @@ class Workspace:
             "environment": environment(),
             "summary": built.summary,
             "parts": {
-                section.name: {
-                    name: value
-                    for name, value in vars(section).items()
-                    if name not in ("name", "log", "seconds", "inputs")
-                }
+                section.name: {name: getattr(section, name) for name in kept}
                 | {"figure": section.figure and self._link(f"{section.name}.png")}
                 for section in sections
             },
             "seconds": {each.name: round(each.seconds, 3) for each in sections if each.seconds},
         }
         content = json.dumps(results, indent=2, allow_nan=False, ensure_ascii=False, default=asdict)
+        size = "the paper's own sizes" if self.full else "quick sizes"
+        versions = ", ".join(f"{name} {version}" for name, version in environment().items())
+        html = page(
+            registry.TITLE,
+            registry.INTRODUCTION,
+            sections,
+            chapters=registry.CHAPTERS,
+            facts=(f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions),
+        )
         write_atomically(data, content + "\n")
         write_atomically(index, html)
         return built

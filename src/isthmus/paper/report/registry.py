@@ -27,16 +27,12 @@ class Part:
 
 TITLE = "Bridging associative memory and probabilistic modelling, reproduced"
 INTRODUCTION = """
-Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), with the numbers
-behind each figure, the command that made it, and a verdict on each claim. All is computed afresh,
-from the seed below, but for: the fits of the clustering study (`isthmus study run`), of which a
-sample is repeated, transformers trained at high learning rates (`python benchmarks/attention.py`),
-of which three are trained again (`--full` computes both afresh), and likelihoods of the in-context
-model on other priors (`python benchmarks/incontext_records.py`). The in-context model that ships
-with isthmus was trained before, by ranking noise-contrastive estimation on a prior of its own, not
-by the paper's contrastive divergence. The paper's own in-context setting was trained and evaluated
-before, by contrastive divergence with batches of 16 datasets instead of 64 (`isthmus icl train
---preset paper --batch 16`, one seed), and by ranking noise-contrastive estimation."""
+Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), with its numbers,
+the command that made it, and a verdict on each claim. All is computed afresh from the seed below,
+but for the fits of the clustering study (`isthmus study run`) and transformers trained at high
+rates (`python benchmarks/attention.py`), of which samples are repeated (`--full` computes both
+afresh), and for the in-context models and their likelihoods on other priors (`isthmus icl train`,
+`python benchmarks/incontext_records.py`)."""
 CHAPTERS = {
     "overview": "One energy, three uses",
     "energies": "Energies",
@@ -110,15 +106,9 @@ def recorded(place: str) -> Path:
 
 def select(names: Iterable[str] | None, parts: tuple[Part, ...] = PARTS) -> list[Part]:
     """Return the parts with these names or chapters, in the order of the page; None is all."""
-    if names is None:
-        return [*parts]
-    wanted = {names} if isinstance(names, str) else set(names)
-    unknown = sorted(wanted - {part.name for part in parts} - {part.chapter for part in parts})
-    if unknown:
-        chapters = ", ".join(dict.fromkeys(part.chapter for part in parts))
-        listed = ", ".join(part.name for part in parts)
-        raise InvalidInputError(
-            f"There is no part or chapter {', '.join(map(repr, unknown))}. Chapters: {chapters}. "
-            f"Parts: {listed}."
-        )
+    known = {word: None for part in parts for word in (part.chapter, part.name)}
+    wanted = known.keys() if names is None else {names} if isinstance(names, str) else set(names)
+    if unknown := sorted(wanted - known.keys()):
+        given, listed = ", ".join(map(repr, unknown)), ", ".join(known)
+        raise InvalidInputError(f"There is no part or chapter {given}. There are {listed}.")
     return [part for part in parts if {part.name, part.chapter} & wanted]

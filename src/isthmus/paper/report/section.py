@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from isthmus.errors import InvalidInputError, ShapeError
@@ -18,20 +19,15 @@ Verdict = Literal["held", "held with a correction", "did not hold", "open"]
 """The verdict on a claim."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Status = Literal["done", "failed", "missing"]
+CLAIMS: dict[str, list[str]] = tomllib.loads(
+    Path(__file__).with_name("claims.toml").read_text(encoding="utf-8")
+)
+"""The paper's claims by name: each as the page states it, and its place with the paper's words."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper with its verdict.
-
-    Attributes
-    ----------
-    claim : str
-        What the paper says, as a sentence that can be read alone.
-    verdict : {"held", "held with a correction", "did not hold", "open"}
-    because : str
-        The measurement behind the verdict, and the correction if there is one.
-    """
+    """A claim of the paper, its verdict, and the measurement behind it."""
 
     claim: str
     verdict: Verdict
@@ -41,12 +37,6 @@ class Finding:
         if self.verdict not in VERDICTS:
             known = ", ".join(VERDICTS)
             raise InvalidInputError(f"{self.verdict!r} is not a verdict; use one of {known}.")
-
-
-def listed(values: Iterable[Any], form: str = "") -> str:
-    """Return values in words: "1, 2 and 3"."""
-    words = [format(value, form) for value in values]
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool = False) -> Finding:
@@ -70,6 +60,30 @@ def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool 
         return Finding(claim, "open", because)
     otherwise: Verdict = "held with a correction" if corrected else "did not hold"
     return Finding(claim, "held" if as_printed else otherwise, because)
+
+
+def judged(name: str, because: str, as_printed: bool | None, *, corrected: bool = False) -> Finding:
+    """Return the finding on a claim of the list; other parameters as in :func:`judge`."""
+    return judge(CLAIMS[name][0], because, as_printed=as_printed, corrected=corrected)
+
+
+def listed(values: Iterable[Any], form: str = "") -> str:
+    """Return values in words: "1, 2 and 3"."""
+    words = [format(value, form) for value in values]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def value_text(value: Any) -> str:
+    """Return a value as text with four significant digits.
+
+    >>> value_text(2 / 3), value_text(None), value_text(True), value_text([1, 2.5])
+    ('0.6667', '–', 'yes', '1, 2.5')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value)) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -131,7 +145,8 @@ class Section:
     log: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "numbers", as_plain(self.numbers, "numbers"))
+        numbers = {str(key): _plain(value, f"numbers.{key}") for key, value in self.numbers.items()}
+        object.__setattr__(self, "numbers", numbers)
         if self.figure is not None and not isinstance(self.figure, bytes):
             from isthmus.figures.style import png_bytes
 
@@ -139,9 +154,8 @@ class Section:
 
     def to_json(self) -> str:
         """Return the section as JSON, with digests of its content and of the figure."""
-        content = asdict(self)
-        content["figure"] = _digest(self.figure) if isinstance(self.figure, bytes) else None
-        content = as_plain(content, "section")
+        figure = _digest(self.figure) if isinstance(self.figure, bytes) else None
+        content = _plain(asdict(self) | {"figure": figure}, "section")
         content["digest"] = _digest(json.dumps(content, sort_keys=True).encode())
         return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
@@ -168,16 +182,9 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def as_plain(value: Any, name: str) -> Any:
-    """Return a value as JSON represents it; the error names what JSON cannot hold."""
-    if isinstance(value, Mapping):
-        return {str(key): as_plain(inner, f"{name}.{key}") for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(inner, f"{name}[{index}]") for index, inner in enumerate(value)]
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInputError(f"{name} is {value}, which JSON cannot hold; use None.")
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    raise InvalidInputError(f"{name} is of type {type(value).__name__}, which JSON cannot hold.")
+def _plain(value: Any, name: str) -> Any:
+    """Return a value as JSON represents it, with numbers of NumPy and torch as plain ones."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False, default=lambda scalar: scalar.item()))
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"JSON cannot hold {name}: {error}") from error

@@ -7,13 +7,12 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from isthmus.paper.report.claims import PLACES
-from isthmus.paper.report.section import VERDICTS, Section, Verdict
+from isthmus.paper.report.section import CLAIMS, VERDICTS, Section, Verdict, value_text
 
 # The sign, the style class and the meaning of each verdict.
 SIGNS: dict[Verdict, tuple[str, str, str]] = {
@@ -63,19 +62,16 @@ def page(
         "first_sentence": lambda text: re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0],
     }
     verdicts = Counter(finding.verdict for section in sections for finding in section.findings)
+    inside = {name: [each for each in sections if each.chapter == name] for name in chapters}
     return environment.get_template("page.html.jinja").render(
         title=title,
         introduction=introduction,
         facts=facts,
         sections=sections,
-        chapters=[
-            (name, words, inside)
-            for name, words in chapters.items()
-            if (inside := [section for section in sections if section.chapter == name])
-        ],
+        chapters=[(name, words, inside[name]) for name, words in chapters.items() if inside[name]],
         counts={verdict: verdicts[verdict] for verdict in VERDICTS},
         signs=SIGNS,
-        places=PLACES,
+        places=dict(CLAIMS.values()),
         targets=targets,
     )
 
@@ -97,49 +93,26 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
-class NumberTable(NamedTuple):
-    """A table of values: headings of columns, if any, and the name and the cells of each row."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
-
-
-def value_text(value: Any) -> str:
-    """Return a value as text with four significant digits.
-
-    >>> value_text(2 / 3), value_text(None), value_text(True), value_text([1, 2.5])
-    ('0.6667', '–', 'yes', '1, 2.5')
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(value_text, value)) or "none"
-    return str(value)
+NumberTable = tuple[str, list[str], list[tuple[str, list[str]]]]
+"""A title, the headings of columns, if any, and the name and the cells of each row."""
 
 
 def number_tables(numbers: Mapping[str, Any], title: str = "") -> Iterator[NumberTable]:
     """Arrange nested numbers in tables: one of the single values, and one for each mapping."""
-    single = {name: value for name, value in numbers.items() if not isinstance(value, Mapping)}
-    if single:
-        cells = tuple((_words(name), (value_text(value),)) for name, value in single.items())
-        yield NumberTable(title, (), cells)
-    inner = {name: value for name, value in numbers.items() if isinstance(value, Mapping) and value}
-    flat = [not any(isinstance(v, Mapping) for v in value.values()) for value in inner.values()]
-    keys = list(dict.fromkeys(key for value in inner.values() for key in value))
-    if len(inner) > 1 and all(flat) and all(len(value) > len(keys) / 2 for value in inner.values()):
-        rows = tuple(
-            (_words(name), tuple(value_text(value[key]) if key in value else "" for key in keys))
-            for name, value in inner.items()
-        )
-        yield NumberTable(title, tuple(map(_words, keys)), rows)
+    inner = {name: value for name, value in numbers.items() if isinstance(value, Mapping)}
+    if single := {name: numbers[name] for name in numbers if name not in inner}:
+        yield title, [], [(_words(name), [value_text(each)]) for name, each in single.items()]
+    keys = list(dict.fromkeys(key for row in inner.values() for key in row))
+    flat = not any(isinstance(value, Mapping) for row in inner.values() for value in row.values())
+    if len(inner) > 1 and flat and all(len(row) > len(keys) / 2 for row in inner.values()):
+        cells = {
+            name: [value_text(row[key]) if key in row else "" for key in keys]
+            for name, row in inner.items()
+        }
+        yield title, [*map(_words, keys)], [(_words(name), row) for name, row in cells.items()]
         return
-    for name, value in inner.items():
-        yield from number_tables(value, f"{title}: {_words(name)}" if title else _words(name))
+    for name, row in inner.items():
+        yield from number_tables(row, f"{title}: {_words(name)}" if title else _words(name))
 
 
 def _words(name: str) -> str:

@@ -17,15 +17,14 @@ from isthmus import figures
 from isthmus.bandwidth import leave_one_out
 from isthmus.errors import UnknownNormalizerError
 from isthmus.figures.landscapes import ring
-from isthmus.paper.report.claims import judged
 from isthmus.paper.report.parts.errata import EXACT, Check, erratum, grid, largest_gap, normal
-from isthmus.paper.report.section import Section, listed
+from isthmus.paper.report.section import Section, judged, listed
 
 # Memories and starts of paths, on a line and on a plane.
 LINE = torch.tensor([-2.3, -1.85, 1.1, 2.5], dtype=torch.float64)[:, None]
-LINE_QUERIES = torch.tensor([-2.8, -1.4, -0.75, -0.35, 0.5, 1.55, 2.0, 2.95], dtype=torch.float64)[
-    :, None
-]
+LINE_QUERIES = torch.tensor(
+    [[-2.8], [-1.4], [-0.75], [-0.35], [0.5], [1.55], [2.0], [2.95]]
+).double()
 PLANE = torch.tensor(
     [[-1.65, 1.1], [-1.2, 1.6], [2.1, 1.4], [0.9, -2.2], [-1.7, -1.4], [1.5, -0.4]],
     dtype=torch.float64,
@@ -42,17 +41,9 @@ ERROR_SHARE, RIGHT_SHARE = 0.9, 0.8
 DRAWS, REFERENCE_DRAWS, REPEATS = 500, 2000, 20
 # Each sampler with the steps before its one draw per chain, and a note.
 SAMPLERS: dict[str, tuple[Any, int, str]] = {
-    "Langevin": (
-        ist.Langevin(step_size=0.01),
-        1000,
-        "Gradient steps and noise: needs only scores, has a small bias.",
-    ),
+    "Langevin": (ist.Langevin(step_size=0.01), 1000, "Only needs scores; has a small bias."),
     "MALA": (ist.MALA(step_size=0.05), 600, "Langevin with rejection of bad steps: no bias."),
-    "HMC": (
-        ist.HMC(step_size=0.2, n_leapfrog=8),
-        100,
-        "Long trajectories across the landscape: no bias.",
-    ),
+    "HMC": (ist.HMC(step_size=0.2, n_leapfrog=8), 100, "Long trajectories: no bias."),
 }
 CHAINS, BOWL_STEPS, BOWL_STEP = 20_000, 600, 0.02
 
@@ -61,15 +52,13 @@ def hero(seed: int, full: bool = False) -> Section:
     """Draw retrieval, density and completion side by side."""
     energy = ist.GaussianKDE(PLANE, sigma=0.4)
     digits = completed_digits(seed)
-    shown = [int((digits.labels == digit).nonzero()[0]) for digit in HERO_DIGITS]
+    shown = [int((digits.labels == digit).nonzero()[0]) for digit in (3, 5)]
     images = (digits.masked[shown], digits.completed[shown])
-    draws = energy.sample(500, seed=seed)
     return Section(
-        "An energy function is a negative log-likelihood, so one object has three uses. It "
-        "remembers: queries move downhill to the memory that they resemble. It is a density: its "
-        "valleys are the peaks of a distribution that can be evaluated and sampled. It completes: "
-        "with some coordinates held fixed, the others move downhill alone.",
-        figures.hero(energy, PLANE, PLANE_QUERIES, draws, *images, SHAPE),
+        "An energy is a negative log-likelihood, so one object has three uses: queries move "
+        "downhill to memories, valleys are peaks of a density that can be sampled, and with some "
+        "coordinates fixed the others are completed.",
+        figures.hero(energy, PLANE, PLANE_QUERIES, energy.sample(500, seed=seed), *images, SHAPE),
     )
 
 
@@ -105,31 +94,27 @@ def landscapes_1d(seed: int, full: bool = False) -> Section:
         "CRP mixture": "The wide valley around 0 is for points that fit no memory.",
     }
     plane = measured(six_memories(PLANE, sigma=0.4), PLANE_QUERIES)[1]
-    findings = (
-        judged(
-            "energy",
-            f"With p = exp(-beta E)/Z the gradients of {len(known)} log-densities agree to "
-            f"{corrected:.0e}, and the densities integrate to 1 within {loss:.0e}. With exp(-E), "
-            f"as printed, gradients are off by up to {printed:.1f}, because three energies carry a "
-            "factor 1/beta (E28). The classical Hopfield energy has no lower bound and so no "
-            "density (E26).",
-            as_printed=printed <= SAME,
-            corrected=corrected <= SAME and loss <= LARGEST_LOSS,
-        ),
-        judged(
-            "descent",
-            f"The largest rise in any update of any path, over {len(numbers)} energies, is "
-            f"{rise:.0e} on a line and {plane:.0e} on a plane.",
-            as_printed=max(rise, plane) <= LARGEST_RISE,
-        ),
-    )
     return Section(
-        "Six energies on the same four memories (orange triangles). Hollow dots are queries; each "
-        "moves down its curve and stops at a full dot. A low energy is a high probability: all but "
-        "the classical Hopfield energy are exact log-densities up to a constant.",
+        "Six energies on the same four memories (orange). Each query moves down its curve, from a "
+        "hollow dot to a full one. Low energy is high probability.",
         figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=notes),
         numbers,
-        findings,
+        (
+            judged(
+                "energy",
+                f"With p = exp(-beta E)/Z the gradients of {len(known)} log-densities agree to "
+                f"{corrected:.0e}; with exp(-E), as printed, they are off by up to {printed:.1f} "
+                "(E28). The classical Hopfield energy has no density (E26).",
+                printed <= SAME,
+                corrected=corrected <= SAME and loss <= LARGEST_LOSS,
+            ),
+            judged(
+                "descent",
+                f"The largest rise in any update, over {len(numbers)} energies, is {rise:.0e} on a "
+                f"line and {plane:.0e} on a plane.",
+                max(rise, plane) <= LARGEST_RISE,
+            ),
+        ),
     )
 
 
@@ -149,11 +134,11 @@ def landscapes_2d(seed: int, full: bool = False) -> Section:
         "swap",
         f"With the memories mirrored, energies change by up to {change:.2f} and are the mirror "
         f"image of the old ones to {leftover:.0e}.",
-        as_printed=leftover <= SAME and change > 0.1,
+        leftover <= SAME and change > 0.1,
     )
     return Section(
-        "The same six energies on six memories (orange diamonds) in a plane; dark is low. Every "
-        "line is the path of one query, with a bend at each update.",
+        "The same six energies on six memories (orange) in a plane; dark is low. Every line is the "
+        "path of one query, with a bend at each update.",
         figures.landscapes_2d(energies, PLANE, PLANE_QUERIES, notes=notes),
         measured(energies, PLANE_QUERIES)[0],
         (swap,),
@@ -176,27 +161,19 @@ def likelihoods(seed: int, full: bool = False) -> Section:
     loss = max(abs(each["integral_of_density"] - 1) for each in numbers.values())
     forces = [float(energy.score(LINE_QUERIES).abs().max()) for energy in energies.values()]
     clean, mixed = (fit_with_outliers(seed, share) for share in (0.0, OUTLIERS))
-    by_kernel = listed(
-        f"{mixed[name]:.2f} nats with {name} kernels ({clean[name]:.2f} without outliers)"
-        for name in mixed
-    )
     finding = judged(
         "likelihoods",
-        "Laplace, uniform and Student-t kernels have densities that integrate to 1 within "
-        f"{loss:.0e} and updates that never raise the energy (largest rise {rise:.0e}). But a "
-        "uniform likelihood has no gradient, so that its update is the mean of the memories in "
-        "reach, taken only if no fewer are in reach there. Lévy's own law is zero on one side of a "
-        "memory, and of the symmetric stable laws only the Gaussian and the Cauchy (Student-t with "
-        "one degree of freedom) have an elementary density. Judged as kernels of memories: `ClAM` "
-        "learns memories with Gaussian and von Mises-Fisher likelihoods only.",
-        as_printed=min(forces) > 0,
+        f"Densities integrate to 1 within {loss:.0e} and updates never raise the energy (by at "
+        f"most {rise:.0e}). But a uniform likelihood has no gradient: its update is the mean of "
+        "the memories in reach. Lévy's law is zero on one side of a memory; of the symmetric "
+        "stable laws, the Gaussian and the Cauchy have an elementary density.",
+        min(forces) > 0,
         corrected=rise <= LARGEST_RISE and loss <= LARGEST_LOSS,
     )
     return Section(
         "Three more kernels on the same memories. With heavy tails a memory survives outliers: "
-        f"with {OUTLIERS:.0%} of the memories replaced by far points, and the bandwidth chosen on "
-        f"held-out data of the same kind, the mean log-density of clean points is {by_kernel}. "
-        "Student-t kernels have two degrees of freedom here.",
+        f"with {OUTLIERS:.0%} far points, the mean log-density of clean points is "
+        f"{listed(f'{value:.2f} ({name})' for name, value in mixed.items())}.",
         figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=notes),
         {**numbers, "clean_log_density": clean, "clean_log_density_with_outliers": mixed},
         (finding,),
@@ -323,15 +300,13 @@ def completion(seed: int, full: bool = False) -> Section:
     shown = (digits.originals[firsts], digits.masked[firsts], digits.completed[firsts])
     finding = judged(
         "completion",
-        f"The root mean square error of hidden pixels is {ours:.3f} (ink is 1), against "
-        f"{mean_filled:.3f} for the mean image; {right:.0%} of the digits end at a memory "
-        "of the same digit.",
-        as_printed=ours < ERROR_SHARE * mean_filled and right > RIGHT_SHARE,
+        f"The root mean square error of hidden pixels is {ours:.3f}, that of the mean image "
+        f"{mean_filled:.3f}; {right:.0%} of the digits end at a memory of the same digit.",
+        ours < ERROR_SHARE * mean_filled and right > RIGHT_SHARE,
     )
     return Section(
         f"A Gaussian KDE stores {memory.n_memories} handwritten digits and completes the lower "
-        f"halves of {len(firsts)} others, the first of each kind among {len(digits.originals)} "
-        "held out. Only the bandwidth was chosen, by leave-one-out likelihood.",
+        f"halves of {len(firsts)} of {len(digits.originals)} others.",
         figures.completion(*shown, SHAPE),
         {
             "images_remembered": memory.n_memories,
@@ -353,44 +328,32 @@ def samples(seed: int, full: bool = False) -> Section:
 
     def draws(sampler: Any, steps: int) -> Tensor:
         settings: dict[str, Any] = {"burn_in": steps, "thin": 1, "progress": False}
-        return ist.sample(
-            energy, DRAWS, sampler, init=energy.memories.mean(0), seed=seed, **settings
-        )
+        start = energy.memories.mean(0)
+        return ist.sample(energy, DRAWS, sampler, init=start, seed=seed, **settings)
 
     drawn = {name: draws(sampler, steps) for name, (sampler, steps, _) in SAMPLERS.items()}
     reference = energy.sample(REFERENCE_DRAWS, seed=seed + 1)
-    distances = {name: energy_distance(sample, reference) for name, sample in drawn.items()}
-    among_exact = [
-        energy_distance(energy.sample(DRAWS, seed=seed + 2 + repeat), reference)
-        for repeat in range(REPEATS)
-    ]
     # The paper's temperature, at a step that this density allows.
     paper = ist.Langevin(step_size=0.01, temperature=ist.Langevin.paper().temperature)
-    cold = energy_distance(draws(paper, SAMPLERS["Langevin"][1]), reference)
+    cold = {"Langevin at the paper's temperature": draws(paper, SAMPLERS["Langevin"][1])}
+    distances = {name: energy_distance(each, reference) for name, each in (drawn | cold).items()}
+    exact = (energy.sample(DRAWS, seed=seed + 2 + repeat) for repeat in range(REPEATS))
+    largest = max(energy_distance(each, reference) for each in exact)
     notes = {name: note for name, (_, _, note) in SAMPLERS.items()}
-    notes["Exact"] = "A random memory plus noise."
-    by_name = listed(f"{name} {distance:.4f}" for name, distance in distances.items())
+    shown = {"Exact": energy.sample(DRAWS, seed=seed), **drawn}
     return Section(
-        f"The density of a Gaussian KDE (dark is high) and {DRAWS} draws from it: exact draws, and "
-        "those of three samplers that use only the energy. Every chain starts at the same point in "
-        f"the middle. Energy distances from exact draws: {by_name}; for {REPEATS} fresh sets of "
-        f"exact draws, {min(among_exact):.4f} to {max(among_exact):.4f}.",
+        f"The density of a Gaussian KDE (dark is high) and {DRAWS} draws from it: exact ones, and "
+        "those of three samplers whose chains all start in the middle. Energy distances from exact "
+        f"draws are {listed(f'{value:.4f} ({name})' for name, value in distances.items())}; those "
+        f"of exact draws are up to {largest:.4f}.",
         figures.samples_against_density(
-            energy, {"Exact": energy.sample(DRAWS, seed=seed), **drawn}, notes=notes
+            energy, shown, notes=notes | {"Exact": "A random memory plus noise."}
         ),
         {
             "draws": DRAWS,
-            "energy_distance_to_exact_draws": {
-                **distances,
-                "Langevin at the paper's temperature": cold,
-            },
-            "largest_energy_distance_of_exact_draws": max(among_exact),
+            "energy_distance_to_exact_draws": distances,
+            "largest_energy_distance_of_exact_draws": largest,
         },
-        observations=(
-            f"At the temperature of the paper's pair of step and noise, {paper.temperature:.1e}, "
-            f"chains end {cold:.2f} from exact draws in energy distance: they descend (E22). The "
-            "pair is judged on in-context energies, where the paper uses it.",
-        ),
     )
 
 
@@ -415,22 +378,17 @@ def noise_of_langevin(generator: torch.Generator) -> Check:
             state, _ = sampler.step(bowl, state, stream)
         variances.append(float(state.position.var()))
     corrected, small = variances
-    return (
-        {
-            "temperature_of_the_printed_pair": temperature,
-            "step_size": BOWL_STEP,
-            "variance_corrected": corrected,
-            "variance_with_the_printed_noise": small,
-        },
-        abs(corrected - 1) < 0.05 and small < 0.05 and temperature < 1e-3,
-        f"On E = x²/2, whose variance is 1, steps of {BOWL_STEP} with noise sqrt(2α) give a "
-        f"variance of {corrected:.3f}, with noise 0.01 of {small:.4f}.",
-    )
+    return {
+        "temperature_of_the_printed_pair": temperature,
+        "step_size": BOWL_STEP,
+        "variance_corrected": corrected,
+        "variance_with_the_printed_noise": small,
+    }, abs(corrected - 1) < 0.05 and small < 0.05 and temperature < 1e-3
 
 
 @erratum("E26")
 def hopfield_without_a_floor(generator: torch.Generator) -> Check:
-    """Follow the quadratic form along a memory, where it has no lower bound."""
+    """Follow the quadratic form along a memory, at 1, 10 and 100 times its length."""
     memories = torch.tensor([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]], dtype=torch.float64)
     energy = ist.Hopfield(memories, states="continuous")
     heights = [float(energy.energy(length * memories[0])) for length in (1.0, 10.0, 100.0)]
@@ -439,13 +397,8 @@ def hopfield_without_a_floor(generator: torch.Generator) -> Check:
     bare = ist.Hopfield(memories, zero_diagonal=True)
     shift = ist.Hopfield(memories).energy(signs) - bare.energy(signs)
     spread = float((shift - diagonal).abs().max())
-    return (
-        {"energies_along_a_memory": heights, "diagonal_adds": diagonal, "spread": spread},
-        heights[2] < 50 * heights[1] < 0 and spread < EXACT,
-        f"Along a memory, at 1, 10 and 100 times its length, the energy is "
-        f"{listed(heights, '.3g')}. On signs the diagonal only adds {diagonal:g}, the same for all "
-        f"states to {spread:.0e}.",
-    )
+    numbers = {"energies_along_a_memory": heights, "diagonal_adds": diagonal, "spread": spread}
+    return numbers, heights[2] < 50 * heights[1] < 0 and spread < EXACT
 
 
 @erratum("E28")
@@ -453,17 +406,12 @@ def temperature_of_the_density(generator: torch.Generator) -> Check:
     """Compare exp(-beta E) and exp(-E) with the true mixture, written out."""
     means = normal(torch.Generator().manual_seed(generator.initial_seed()), 3, 1)
     beta, (axis, step) = 2.5, grid(8, 1e-3, 1)
-    mixture = ist.Mixture(means, beta=beta)
+    energy = ist.Mixture(means, beta=beta).energy(axis)
     # Equal weights, variances 1 / (2 beta).
     truth = torch.exp(-beta * (axis - means.T).square()).mean(1) * math.sqrt(beta / math.pi)
-    off = []
-    for inverse_temperature in (beta, 1.0):
-        density = torch.exp(-inverse_temperature * mixture.energy(axis))
-        density = density / (density.sum() * step)
-        off.append(float((density - truth).abs().sum() * step / 2))
-    return (
-        {"total_variation_corrected": off[0], "total_variation_printed": off[1]},
-        off[0] < 1e-6 and off[1] > 0.01,
-        f"A mixture at β = 2.5: the total variation from the true density is {off[0]:.0e} with "
-        f"β, {off[1]:.2f} without.",
+    corrected, printed = (
+        float((torch.softmax(-factor * energy, 0) / step - truth).abs().sum() * step / 2)
+        for factor in (beta, 1.0)
     )
+    numbers = {"total_variation_corrected": corrected, "total_variation_printed": printed}
+    return numbers, corrected < 1e-6 and printed > 0.01

@@ -1,10 +1,8 @@
 """The errata of the paper: what is printed, what is right, and the number that shows it.
 
-``errata.toml`` lists them; the checks stand beside the parts of their chapters. An erratum is
-"wrong" (following the print leads to errors), "loose" (right on a condition that is not stated),
-"harmless" (right, with a term that does nothing) or "notation" (nothing to measure). A check
-confirms what is wrong if the printed form fails and the right one passes; what is loose if the
-printed form passes on the condition and fails without it; what is harmless if both agree.
+An erratum of ``errata.toml`` is "wrong" (the printed form fails and the right one passes), "loose"
+(right on a condition that is not stated), "harmless" (both forms agree) or "notation" (nothing to
+measure). The checks stand beside the parts of their chapters.
 """
 
 from __future__ import annotations
@@ -20,20 +18,17 @@ from typing import Any
 
 import torch
 
-from isthmus.paper.report.claims import judged
-from isthmus.paper.report.section import Finding, Section, TextTable
+from isthmus.paper.report.section import Finding, Section, TextTable, judged, value_text
 
 # Formulas that agree differ by less than this.
 EXACT = 1e-9
-# The modules of parts that check errata.
-MODULES = ("attention", "capacity", "clustering", "energies")
-KINDS = ("wrong", "loose", "harmless", "notation")
+MODULES = ("attention", "capacity", "clustering_errata", "energies")
 LISTED: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).parents[1].joinpath("errata.toml").read_text(encoding="utf-8")
 )
 
-Check = tuple[dict[str, Any], bool, str]
-"""The numbers of a check, whether it confirms the erratum, and the evidence in words."""
+Check = tuple[dict[str, Any], bool]
+"""The numbers of a check, and whether they confirm the erratum."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,9 @@ def erratum(name: str) -> Callable[[Callable[[torch.Generator], Check]], Checked
     def register(check: Callable[[torch.Generator], Check]) -> CheckedErratum:
         @wraps(check)
         def checked(generator: torch.Generator) -> Erratum:
-            numbers, confirmed, shown = check(generator)
+            numbers, confirmed = check(generator)
+            words = (f"{key.replace('_', ' ')} {value_text(numbers[key])}" for key in numbers)
+            shown = f"{(check.__doc__ or '').splitlines()[0]} Result: {'; '.join(words)}."
             listed = LISTED[name] | {"right": LISTED[name]["right"].format(**numbers)}
             return Erratum(name, shown=shown, numbers=numbers, confirmed=confirmed, **listed)
 
@@ -95,10 +92,10 @@ def grid(reach: float, step: float, dim: int) -> tuple[torch.Tensor, float]:
     return torch.cartesian_prod(*[axis] * dim).reshape(-1, dim), step**dim
 
 
-def corrected_by(claim: str, found: Erratum, preface: str = "") -> Finding:
+def corrected_by(claim: str, found: Erratum) -> Finding:
     """Return the finding on a claim that needs the correction of an erratum, if it is confirmed."""
-    because = f"{preface}{found.shown} ({found.name})"
-    return judged(claim, because, as_printed=not found.confirmed, corrected=True)
+    because = f"{found.shown} ({found.name})"
+    return judged(claim, because, not found.confirmed, corrected=True)
 
 
 def all_errata(seed: int) -> list[Erratum]:
@@ -114,33 +111,25 @@ def all_errata(seed: int) -> list[Erratum]:
 def errata(seed: int, full: bool = False) -> Section:
     """Check every erratum, list them, and count those of the published paper."""
     errata = all_errata(seed)
-    found = [each for each in errata if each.confirmed is not False]
-    kinds = Counter(each.kind for each in found if not each.only_in)
-    measured = sum(each.confirmed is not None for each in errata)
-    confirmed = sum(bool(each.confirmed) for each in errata)
-    outside = sum(bool(each.only_in) for each in found)
+    kinds = Counter(e.kind for e in errata if e.confirmed is not False and not e.only_in)
+    outcomes = Counter(e.confirmed for e in errata)
+    places = [e.place + f" ({e.only_in} only)" * bool(e.only_in) for e in errata]
     rows = tuple(
-        (
-            each.name,
-            f"{each.place} ({each.only_in} only)" if each.only_in else each.place,
-            *(each.printed, each.right, each.shown, each.outcome),
-        )
-        for each in errata
+        (e.name, place, e.printed, e.right, e.shown, e.outcome)
+        for e, place in zip(errata, places, strict=True)
     )
+    numbers = {
+        "errata": len(errata),
+        "measured": outcomes[True] + outcomes[False],
+        "confirmed": outcomes[True],
+        **{kind: kinds[kind] for kind in ("wrong", "loose", "harmless", "notation")},
+        "outside_the_paper": sum(bool(e.only_in) for e in errata if e.confirmed is not False),
+    }
     return Section(
-        f"Errata of the published paper: {kinds['wrong']} wrong (an implementation that follows "
-        f"the print is incorrect), {kinds['loose']} loose (right on a condition that is not "
-        f"stated), {kinds['harmless']} harmless, {kinds['notation']} of notation. {outside} more "
-        "stand only in the workshop text, on the poster or in comments of the source. "
-        f"{measured} of all {len(errata)} were tested on small problems drawn from the seed: "
-        f"{confirmed} are confirmed. The code follows the corrected forms.",
-        numbers={
-            "errata": len(errata),
-            "measured": measured,
-            "confirmed": confirmed,
-            **{kind: kinds[kind] for kind in KINDS},
-            "outside_the_paper": outside,
-            "checks": {each.name: {"outcome": each.outcome, **each.numbers} for each in errata},
-        },
+        "Errata of the published paper: {wrong} wrong, {loose} loose (right on a condition that is "
+        "not stated), {harmless} harmless, {notation} of notation; {outside_the_paper} more stand "
+        "only in other versions. {confirmed} of {measured} tested on small problems are confirmed. "
+        "The code follows the corrected forms.".format(**numbers),
+        numbers=numbers | {"checks": {e.name: {"outcome": e.outcome, **e.numbers} for e in errata}},
         table=TextTable(("#", "Location", "Printed", "Correct", "Evidence", "Outcome"), rows),
     )

@@ -19,13 +19,12 @@ import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.evaluation import Grid, GridDensity, evaluate
-from isthmus.incontext.priors import GaussianMixtures, Tasks, prior
+from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import starting_points
 from isthmus.paper.figures.records import likelihood_by_objective, likelihood_outside_the_prior
-from isthmus.paper.report.claims import judged
 from isthmus.paper.report.parts.energies import energy_distance
 from isthmus.paper.report.registry import recorded
-from isthmus.paper.report.section import Section
+from isthmus.paper.report.section import Section, judged
 
 MODEL, PRIOR = "mixtures-2d", "compact"
 # Numbers are means over all tasks; the first few are drawn.
@@ -46,7 +45,6 @@ CLOSE = 2.0
 # The prior that the shipped model was trained on.
 INSIDE = "K = 3"
 PAPER, OURS = "contrastive divergence", "ranking NCE"
-ERROR = "largest_error_of_log_normalizer"
 
 
 def _tasks(seed: int, full: bool) -> Tasks:
@@ -59,37 +57,10 @@ def incontext_landscapes(seed: int, full: bool = False) -> Section:
     model, tasks = pretrained(MODEL), _tasks(seed, full)
     divergence, spread, swapped = sharpness(model, tasks, seed + 1)
     least, most = str(DRAWN_CONTEXTS[0]), str(DRAWN_CONTEXTS[-1])
-    by_size = ", ".join(f"{mean:.2f} nats at n = {size}" for size, mean in divergence.items())
-    findings = (
-        judged(
-            "sharpen",
-            f"The mean entropy of the model's density falls from {spread[least]:.2f} nats without "
-            f"context to {spread[most]:.2f} with {most} points, and its divergence from the true "
-            f"density from {divergence[least]:.2f} to {divergence[most]:.2f}, at every step drawn.",
-            as_printed=_falls(spread) and _falls(divergence),
-        ),
-        judged(
-            "adapt",
-            f"Given {most} points of the dataset itself, the divergence from its density is "
-            f"{divergence[most]:.2f} nats; given points of another dataset, with the same "
-            f"parameters, {swapped:.2f}.",
-            as_printed=divergence[most] < 0.5 * swapped,
-        ),
-        judged(
-            "first",
-            "The model maps points of the plane to one number, so its output space does differ. "
-            "But prior-data fitted networks (Müller et al., 2022), which return distributions over "
-            "labels, and transformers that fit linear functions in context (Garg et al., 2022) "
-            "came before. New is an energy of the point itself, a density without labels.",
-            as_printed=False,
-            corrected=True,
-        ),
-    )
     return Section(
         f"One transformer with fixed parameters, given {DRAWN_TASKS} new datasets, one in each "
         "row: 0, 2, 8 and 32 points (orange) of a mixture of three Gaussians. Its energy, which is "
-        "-log p, sharpens towards the true one. Mean divergence from the true density over "
-        f"{len(tasks)} datasets: {by_size}.",
+        "-log p, sharpens towards the true one.",
         context_landscapes(
             model, tasks[:DRAWN_TASKS], DRAWN_CONTEXTS, seed=seed + 1, resolution=RESOLUTION
         ),
@@ -99,7 +70,29 @@ def incontext_landscapes(seed: int, full: bool = False) -> Section:
             "entropy_by_n": spread,
             "kl_with_the_context_of_another_dataset": swapped,
         },
-        findings,
+        (
+            judged(
+                "sharpen",
+                f"The mean entropy falls from {spread[least]:.2f} nats without context to "
+                f"{spread[most]:.2f} with {most} points, and the divergence from the true density "
+                f"from {divergence[least]:.2f} to {divergence[most]:.2f}, at every step drawn.",
+                _falls(spread) and _falls(divergence),
+            ),
+            judged(
+                "adapt",
+                f"Given {most} points of the dataset itself, the divergence from its density is "
+                f"{divergence[most]:.2f} nats; given points of another dataset, {swapped:.2f}.",
+                divergence[most] < 0.5 * swapped,
+            ),
+            judged(
+                "first",
+                "The output space does differ. But prior-data fitted networks (Müller et al., "
+                "2022) and transformers that fit functions in context (Garg et al., 2022) came "
+                "before; new is a density without labels.",
+                False,
+                corrected=True,
+            ),
+        ),
     )
 
 
@@ -107,7 +100,6 @@ def incontext_samples(seed: int, full: bool = False) -> Section:
     """Draw from the model given a context, also by the printed Langevin pair, and compare."""
     model, tasks = pretrained(MODEL), _tasks(seed, full)
     drawn, thrown, numbers = sampled(model, tasks, seed + 1)
-    pair = ist.Langevin.paper()
     note = "after one step from good starting points"
     figure = context_samples(
         model,
@@ -121,26 +113,13 @@ def incontext_samples(seed: int, full: bool = False) -> Section:
     )
     by_step = numbers["share_outside_the_box_by_step_of_the_pair"]
     outside = ", ".join(f"{share:.0%} after {step}" for step, share in by_step.items())
-    ours, printed, cold = (
-        numbers[f"energy_distance_{name}"]
-        for name in ("of_the_model", "of_the_printed_pair", "at_the_printed_temperature")
-    )
-    fresh, largest = (
-        numbers[f"{name}energy_distance_of_fresh_points"] for name in ("", "largest_")
-    )
-    curvature = 1 / GaussianMixtures.compact().std_high ** 2
-    langevin = judged(
-        "langevin",
-        f"A step is stable where the curvature is below 2/3.16 = {2 / pair.step_size:.2f}; at the "
-        f"centre of a cluster of these mixtures it is at least {curvature:.1f}. The pair therefore "
-        f"throws its chains out: {outside} steps, where the energy distance from points of the "
-        f"truth is {printed:.1g}. With a small step it is {cold:.3f} at the pair's temperature of "
-        f"{pair.temperature:.1e}, which descends (E22), and {ours:.3f} at temperature 1. For fresh "
-        f"points of the truth the mean is {fresh:.3f}; up to {CLOSE:g} times their largest mean, "
-        f"{largest:.3f}, counts as sampled. Means over {len(tasks)} datasets, with the shipped "
-        "model: an energy trained by contrastive divergence with the pair, which was not tried, "
-        "may be flat enough for its step, but at its temperature no density is sampled.",
-        as_printed=printed <= CLOSE * largest,
+    ours, printed, fresh = (
+        numbers[f"{name}_of_{source}"]
+        for name, source in (
+            ("energy_distance", "the_model"),
+            ("energy_distance", "the_printed_pair"),
+            ("largest_energy_distance", "fresh_points"),
+        )
     )
     return Section(
         f"Above, {DRAWN_TASKS} densities and {DRAWS} points of each. In the middle, the model's "
@@ -148,7 +127,16 @@ def incontext_samples(seed: int, full: bool = False) -> Section:
         "Langevin dynamics at temperature 1. Below, the printed pair, from the same starts.",
         figure,
         {"tasks": len(tasks), **numbers},
-        (langevin,),
+        (
+            judged(
+                "langevin",
+                f"The pair throws its chains out of the box: {outside} steps, where the energy "
+                f"distance from points of the truth is {printed:.1g}. A small step at temperature "
+                f"1 has {ours:.3f}, and fresh points up to {fresh:.3f} (up to {CLOSE:g} times that "
+                "counts). At the pair's temperature chains descend (E22).",
+                printed <= CLOSE * fresh,
+            ),
+        ),
     )
 
 
@@ -169,19 +157,10 @@ def incontext_likelihood(seed: int, full: bool = False) -> Section:
         if value is not None
     ]
     won = sum(ours < theirs for ours, theirs in cells)
-    learning = judged(
-        "learning",
-        f"Held-out negative log-likelihood falls from {first:.2f} nats without context to "
-        f"{last:.2f} with {CONTEXTS[-1]} points, on average {above_bayes:.3f} above the best "
-        f"possible (up to {NEAR_BAYES:g} counts). It is below kernel density estimates and EM "
-        f"mixtures in {won} of {len(cells)} comparisons.",
-        as_printed=last < first and above_bayes <= NEAR_BAYES and 2 * won > len(cells),
-    )
     return Section(
-        "The negative log-likelihood of new points, exactly normalised, against the number of "
-        "points in context. Bayes' rule knows the prior; the model has only seen datasets. The "
-        "bandwidth of kernel density estimates is Silverman's, or the best for the test points; EM "
-        f"is a mixture of three Gaussians fitted to the context. Over {tasks} tasks.",
+        "The negative log-likelihood of new points against the number of points in context. Bayes' "
+        "rule knows the prior; the bandwidth of kernel density estimates is Silverman's, or the "
+        f"best for the test points; EM fits three Gaussians to the context. Over {tasks} tasks.",
         nll_against_context(found),
         {
             "tasks": tasks,
@@ -189,7 +168,16 @@ def incontext_likelihood(seed: int, full: bool = False) -> Section:
             "nats_above_bayes_by_n": _by_size(excess),
             "standard_error_of_nats_above_bayes_by_n": _by_size(error),
         },
-        (learning,),
+        (
+            judged(
+                "learning",
+                f"The negative log-likelihood falls from {first:.2f} nats without context to "
+                f"{last:.2f} with {CONTEXTS[-1]} points, on average {above_bayes:.3f} above the "
+                f"best possible (up to {NEAR_BAYES:g} counts). It is below kernel density "
+                f"estimates and EM in {won} of {len(cells)} comparisons.",
+                last < first and above_bayes <= NEAR_BAYES and 2 * won > len(cells),
+            ),
+        ),
     )
 
 
@@ -278,18 +266,14 @@ def incontext_outside(seed: int, full: bool = False) -> Section:
         )
         if model > rival
     }
-    worst = "; ".join(
-        f"{cell}: {lost[cell][0]:.2f} against {lost[cell][1]:.2f}"
-        for cell in sorted(lost, key=lambda cell: lost[cell][1] - lost[cell][0])[:4]
+    worst = sorted(lost, key=lambda cell: lost[cell][1] - lost[cell][0])[:4]
+    by_cell = "; ".join(
+        f"{cell}: {lost[cell][0]:.2f} against {lost[cell][1]:.2f}" for cell in worst
     )
-    counts = ", ".join(each.removeprefix("K = ") for each in found if each.startswith("K"))
     cells = sum(len(rows["contexts"]) for rows in found.values())
     return Section(
-        "The shipped model knows one prior: mixtures of three Gaussians, 0.3 to 0.6 wide, up to 40 "
-        f"points in context. Nats above the true density on datasets of other priors: above, "
-        f"{counts} clusters (three in the grey band); below, clusters 0.08 to 0.12 and 0.8 to 1.2 "
-        "wide, two rings, and moons. EM is told the number of clusters (8 for curves); the "
-        "bandwidth of the kernel estimate is the best for the test points. Means over "
+        "The shipped model knows one prior: mixtures of three Gaussians, 0.3 to 0.6 wide (grey "
+        "band). Nats above the true density on datasets of other priors, means over "
         f"{tasks} tasks, as recorded by `python benchmarks/incontext_records.py outside`.",
         likelihood_outside_the_prior(found),
         {
@@ -299,12 +283,11 @@ def incontext_outside(seed: int, full: bool = False) -> Section:
             },
         },
         observations=(
-            f"On the prior it was trained on, the model is at most "
-            f"{max(found[INSIDE]['model_minus']['bayes']):.3f} nats above Bayes' rule, also with "
-            f"256 points in context. Outside, it is worse than the best kernel estimate in "
-            f"{len(lost)} of {cells} settings and sizes; farthest in {worst} nats. It does not "
-            "extrapolate to other priors: fine-tune it (`isthmus icl train --init mixtures-2d "
-            "--prior moons`) or use a kernel estimate.",
+            "On its own prior the model is at most "
+            f"{max(found[INSIDE]['model_minus']['bayes']):.3f} nats above Bayes' rule. Outside, it "
+            f"is worse than the best kernel estimate in {len(lost)} of {cells} settings and sizes; "
+            f"farthest in {by_cell} nats. Fine-tune it (`isthmus icl train --init mixtures-2d`), "
+            "or use a kernel estimate.",
         ),
     )
 
@@ -333,46 +316,34 @@ def incontext_objectives(seed: int, full: bool = False) -> Section:
     }
     finished = paper["update"] >= planned
     batch, most = runs[PAPER]["settings"]["batch"], record["contexts"][last]
-    lowest = min(row["loss"] for row in runs[PAPER]["curve"])
-    objective = judged(
-        "contrastive-divergence",
-        f"After {paper['update']:,} of {planned:,} updates, {paper['cpu_seconds']:,} CPU seconds, "
-        f"the negative log-likelihood falls from {paper['nll'][0]:.2f} nats without context to "
-        f"{paper['nll'][last]:.2f} with {most} points ({paper['standard_error'][last]:.2f} "
-        f"standard error), below the {bounds['bayes'][0]:.2f} of the prior alone, which is what "
-        "counts here. It remains far from a useful density: the best kernel estimate of the same "
-        f"points has {bounds['kde-best'][last]:.2f} and Bayes' rule {bounds['bayes'][last]:.2f}; "
-        f"the best temperature, {paper['temperature']:.2g}, gives {paper['tempered'][last]:.2f}. "
-        f"The training is not stable: its loss, which should stay near zero, falls to "
-        f"{lowest:.0f}. Ranking NCE with the same model and data has {ours['nll'][last]:.2f} after "
-        f"{ours['cpu_seconds']:,} CPU seconds."
-        + ("" if finished else " The run is not finished, so the claim is open."),
-        as_printed=learned(paper["nll"]) if finished else None,
-        corrected=learned(paper["tempered"]),
-    )
     return Section(
-        f"The paper's own setting (`isthmus icl train --preset paper --batch {batch}`): its "
-        "transformer, its mixtures, and contrastive divergence with the printed Langevin pair, "
-        f"after {paper['update']:,} of {planned:,} updates of {batch} datasets (the preset has "
-        "64), one seed, with the regulariser of the authors' code (0.001 times squared energies), "
-        "which the paper does not print; other seeds and the printed loss alone were not run. And "
-        "the same with ranking NCE (`--preset paper-nce`), stopped earlier. Densities are "
-        "normalised on a square of side 45, with an estimated error of at most "
-        f"{max(paper[ERROR], ours[ERROR]):.2g} nats. Contrastive divergence does not fix the scale "
-        "of the energy, so each model is also shown at the best temperature for the test points. "
-        f"From `python benchmarks/incontext_records.py objectives`, over {record['tasks']} tasks, "
-        "not trained now.",
+        f"The paper's own setting (`isthmus icl train --preset paper --batch {batch}`) after "
+        f"{paper['update']:,} of {planned:,} updates, one seed, with the regulariser of the "
+        "authors' code; and the same with ranking NCE (`--preset paper-nce`). Each model is also "
+        "shown at the best temperature for the test points. From `python "
+        f"benchmarks/incontext_records.py objectives`, over {record['tasks']} tasks.",
         likelihood_by_objective(record),
         {
             "tasks": record["tasks"],
             "updates_of_contrastive_divergence": paper["update"],
             "largest_error_of_a_log_normaliser_by_objective": {
-                name: each[ERROR] for name, each in both.items()
+                name: each["largest_error_of_log_normalizer"] for name, each in both.items()
             },
             "nll_by_reference_and_n": _rows_by_size(record, bounds),
             "nll_by_objective_and_n": _rows_by_size(record, curves),
         },
-        (objective,),
+        (
+            judged(
+                "contrastive-divergence",
+                f"The negative log-likelihood falls from {paper['nll'][0]:.2f} nats without "
+                f"context to {paper['nll'][last]:.2f} with {most} points, below the "
+                f"{bounds['bayes'][0]:.2f} of the prior alone, which is what counts here. It is no "
+                f"useful density: the best kernel estimate has {bounds['kde-best'][last]:.2f}, "
+                f"Bayes' rule {bounds['bayes'][last]:.2f}, ranking NCE {ours['nll'][last]:.2f}.",
+                learned(paper["nll"]) if finished else None,
+                corrected=learned(paper["tempered"]),
+            ),
+        ),
     )
 
 

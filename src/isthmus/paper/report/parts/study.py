@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,16 +14,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 import isthmus
 from isthmus.cluster import ClAMCRP
 from isthmus.io.files import exclusive
-from isthmus.paper.report.claims import judged
 from isthmus.paper.report.registry import recorded
-from isthmus.paper.report.section import Section, listed
+from isthmus.paper.report.section import Section, judged, listed
 from isthmus.paper.study.figures import TITLES, study_figures
-from isthmus.paper.study.methods import BOUNDED, LABELLED, METHODS, METRICS, UNLABELLED, Method
+from isthmus.paper.study.methods import BOUNDED, LABELLED, METHODS, METRICS, UNLABELLED
 from isthmus.paper.study.runner import fit, prepare, run
 from isthmus.paper.study.settings import Settings, Task
 from isthmus.paper.study.statistics import MARGIN, Pair
@@ -41,23 +40,27 @@ LONGEST = 7 * 86400.0
 KNOWN, KNOWN_DIMS = (1, 2, 3, 5, 8, 12, 20), (2, 5, 10)
 
 
-def _drawn(figure: str, full: bool) -> tuple[Sequence[Row], str, Figure]:
-    """Return all fits, where they come from in words, and a figure of them.
+def _fits(full: bool) -> tuple[Sequence[Row], str]:
+    """Return all fits, and where they come from in words.
 
     They are those that were published; with `full`, those of a study that is run now, by the first
     part that needs it.
     """
     if not full:
-        directory = recorded("docs/study/results").parent
-        source = "of the complete study, as published"
-    else:
-        home = os.environ.get("XDG_CACHE_HOME")
-        cache = (Path(home) if home else Path.home() / ".cache") / "isthmus" / "reproduce-study"
-        directory, source = cache / f"full-{isthmus.__version__}", "of the complete study"
-        cache.mkdir(parents=True, exist_ok=True)
-        with exclusive(cache, wait=LONGEST):
-            run(directory, Settings(), jobs=None)
-    rows = Store(directory).read()
+        published = recorded("docs/study/results").parent
+        return Store(published).read(), "of the complete study, as published"
+    home = os.environ.get("XDG_CACHE_HOME")
+    cache = (Path(home) if home else Path.home() / ".cache") / "isthmus" / "reproduce-study"
+    directory = cache / f"full-{isthmus.__version__}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with exclusive(cache, wait=LONGEST):
+        run(directory, Settings(), jobs=None)
+    return Store(directory).read(), "of the complete study"
+
+
+def _drawn(figure: str, full: bool) -> tuple[Sequence[Row], str, Figure]:
+    """Return all fits, where they come from, and a figure of them."""
+    rows, source = _fits(full)
     return rows, source, study_figures(rows, [figure])[figure]
 
 
@@ -65,39 +68,33 @@ def study_ranks(seed: int, full: bool = False) -> Section:
     """Draw mean ranks, judge claims of equivalence, and repeat a seeded choice of fits."""
     rows, source, drawn = _drawn("critical-difference", full)
     report = make_report(rows)
-    paper, from_kmeans, against, _ = claims = [report.claim(statement=each) for each in CLAIMS]
-    repeated, again = {}, ""
-    if not full:
-        repeated = repeat(rows, seed)
-        again = f" {repeated['equal']} of {repeated['fits']} repeated fits gave the same scores."
+    claims = [report.claim(statement=each) for each in CLAIMS]
+    paper, from_kmeans, against, _ = claims
+    repeated = {} if full else repeat(rows, seed)
+    again = "" if full else f"; {repeated['equal']} of {repeated['fits']} repeated fits are equal"
     findings = tuple(
         judged(
             f"competitive-{group}",
-            "ClAM+ELBO from random starts less ClAM as Saha et al. train it, one pair fixed in "
-            f"advance, {choice}: {_evidence(paper, scores)} If both start from k-means, which is "
-            f"no part of the verdict: {_evidence(from_kmeans, scores)}",
-            as_printed=OUTCOMES.get(paper.outcomes[metrics]),
+            f"ClAM+ELBO from random starts less ClAM as Saha et al. train it: "
+            f"{_evidence(paper, scores)} If both start from k-means, which is no part of the "
+            f"verdict: {_evidence(from_kmeans, scores)}",
+            OUTCOMES.get(paper.outcomes[metrics]),
         )
-        for group, choice, scores, metrics in (
-            ("labelled", "selected fits", LABELLED, "supervised metrics"),
-            ("unlabelled", "which selects by silhouette", UNLABELLED, "unsupervised metrics"),
+        for group, scores, metrics in (
+            ("labelled", LABELLED, "supervised metrics"),
+            ("unlabelled", UNLABELLED, "unsupervised metrics"),
         )
     )
     return Section(
-        "Mean ranks of clustering methods over datasets, by the adjusted Rand index of the fit "
-        "that each method selects without labels; bars join methods that do not differ "
-        f"significantly. From {len(rows):,} fits {source}.{again} Verdicts use scores with a "
-        f'common scale: {_names(SCALED)}. "Competitive" means not inferior: a one-sided '
-        f"signed-rank test over datasets excludes that the first is worse by {MARGIN:g} or more. "
-        "Being better does not count against it; the test of superiority stands beside it. "
-        "`isthmus study table` prints "
-        "all comparisons.",
+        "Mean ranks by the adjusted Rand index of the fit that each method selects; bars join "
+        "methods that do not differ significantly. Competitive is what a one-sided signed-rank "
+        f"test over datasets shows to be worse by less than {MARGIN:g}, in {_names(SCALED)}. "
+        f"From {len(rows):,} fits {source}{again}.",
         drawn,
         {
             "fits": len(rows),
             "source": source,
             "done_again": repeated,
-            "grid_by_method": {name: _grid(method) for name, method in METHODS.items()},
             "claim_under_scores_with_a_common_scale": paper.outcomes,
             "difference_by_claim_and_score": {
                 claim.statement: {name: _numbers(pair) for name, pair in claim.pairs.items()}
@@ -106,8 +103,7 @@ def study_ranks(seed: int, full: bool = False) -> Section:
         },
         findings,
         observations=(
-            "ClAM as Saha et al. train it, from random memories with masked coordinates and their "
-            "grid, less k-means, by scores that see the labels, selected fits: "
+            "ClAM as Saha et al. train it less k-means, by scores that see the labels: "
             f"{_evidence(against, LABELLED)}",
         ),
     )
@@ -116,15 +112,12 @@ def study_ranks(seed: int, full: bool = False) -> Section:
 def _violins(scores: str, methods: str, figure: str, seed: int, full: bool = False) -> Section:
     """Draw the scores of all fits."""
     rows, source, drawn = _drawn(figure, full)
-    return Section(_caption(scores, methods, rows, source), drawn, {"fits": len(rows)})
-
-
-def _caption(scores: str, methods: str, rows: Sequence[Row], source: str) -> str:
-    return (
+    caption = (
         f"Scores that {scores} labels, of all fits of each method that {methods} the number of "
-        "clusters, on each dataset. A violin shows the whole grid of settings, a diamond the fit "
-        f"that the method itself selects, a ring the best. From {len(rows):,} fits {source}."
+        "clusters. A violin shows the whole grid of settings, a diamond the fit that the method "
+        f"itself selects, a ring the best. From {len(rows):,} fits {source}."
     )
+    return Section(caption, drawn, {"fits": len(rows)})
 
 
 # The paper's two figures of scores, and the second for methods that find the number of clusters.
@@ -137,115 +130,78 @@ study_unknown_unlabelled = partial(
 
 def study_unknown_labelled(seed: int, full: bool = False) -> Section:
     """Draw the scores with labels of methods that find the number of clusters, and compare."""
-    rows, source, drawn = _drawn("violins-unknown-labelled", full)
-    report = make_report(rows)
+    section = _violins("see the", "has to find", "violins-unknown-labelled", seed, full)
+    report = make_report(_fits(full)[0])
     comparison = report.comparison("K unknown", "ari")
     pairs = {name: comparison.pair(name, RIVAL) for name in GROWING}
     compared = {name: pair for name, pair in pairs.items() if pair is not None and pair.datasets}
     numbers = {each.method: each for each in report.cluster_numbers}
     growing = numbers[GROWING[0]]
-    others = "; ".join(str(each) for name, each in numbers.items() if name != growing.method)
     against = "; ".join(
-        f"{name} {pair.difference:+.3f} on average, ahead on {pair.ahead} of {pair.datasets} and "
-        f"behind on {pair.behind}, {pair.verdict} (p = {pair.p_value:.2g} after Holm's correction, "
-        f"{pair.raw_p_value:.2g} before)"
+        f"{name} {pair.difference:+.3f} on average, {pair.verdict} (p = {pair.p_value:.2g})"
         for name, pair in compared.items()
     )
-    ranks = sorted((rank, name) for name, rank in comparison.ranks.items())
     made = numbers_on_known_clusters(seed)
-    right = [max(k / found, found / k) <= FACTOR for (_, k), (found, _) in made.items()]
+    right = [max(k / found, found / k) <= FACTOR for (_, k), found in made.items()]
     share = sum(right) / len(right)
-    missed = [
-        f"{found} of {k} at D = {dim}, where {mixed:.0%} of the rows are nearer to another centre"
-        for ((dim, k), (found, mixed)), good in zip(made.items(), right, strict=True)
-        if not good
-    ]
     count = judged(
         "number-of-clusters",
-        f"On {len(made)} sets of the kind that the model assumes (round clusters of one width, "
-        f"K = {listed(KNOWN)} in {listed(KNOWN_DIMS)} dimensions), the number that ClAM+CRP finds "
-        f"with its defaults is within a factor of {FACTOR:g} on {share:.0%} (three quarters count "
-        "as held). beta is then chosen by Calinski-Harabasz, not by the model's evidence, which "
-        f"does worse on real data (docs/paper.md); it misses {'; '.join(missed) or 'none'}. It "
-        "does not find the classes of real data, which need not be clusters (46 binned prices in "
-        f"Boston): {growing}. Others: {others}.",
-        as_printed=share >= 0.75 and growing.outcome == "held",
+        f"On {len(made)} sets of the kind that the model assumes (K = {listed(KNOWN)} in "
+        f"{listed(KNOWN_DIMS)} dimensions), the number that ClAM+CRP finds with its defaults is "
+        f"within a factor of {FACTOR:g} on {share:.0%} (three quarters count as held). It does not "
+        f"find the classes of real data: {growing}.",
+        share >= 0.75 and growing.outcome == "held",
         corrected=share >= 0.75,
     )
-    return Section(
-        _caption("see the", "has to find", rows, source),
-        drawn,
-        {
-            "fits": len(rows),
+    return replace(
+        section,
+        numbers={
+            **section.numbers,
             "mean_rank_by_method": comparison.ranks,
             f"ari_less_that_of_{RIVAL}_by_method": {
                 name: _numbers(pair) for name, pair in compared.items()
             },
             "number_found_by_D_and_K": {
-                dim: {k: made[dim, k][0] for k in KNOWN} for dim in KNOWN_DIMS
+                dim: {k: made[dim, k] for k in KNOWN} for dim in KNOWN_DIMS
             },
             "numbers_of_clusters_by_method": {
                 name: each.as_dict() for name, each in numbers.items()
             },
         },
-        (count,),
+        findings=(count,),
         observations=(
-            f"The paper tests {listed(compared)} on no dataset. Mean ranks by the ARI of the "
-            f"selected fit over {len(comparison.ranked)} datasets, 1 the best: "
-            f"{listed(f'{name} {rank:.2f}' for rank, name in ranks)}.",
-            f"By ARI beside {RIVAL}, a Dirichlet-process mixture: {against}. The defaults of "
-            "ClAM+CRP were chosen on some of these datasets with their labels (see docs/paper.md).",
+            f"The paper tests {listed(compared)} on no dataset. By ARI less {RIVAL}, a "
+            f"Dirichlet-process mixture: {against}. The defaults of ClAM+CRP were chosen on some "
+            "of these datasets with their labels (see docs/paper.md).",
         ),
     )
 
 
-def known_clusters(dim: int, count: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def known_clusters(dim: int, count: int, seed: int) -> NDArray[Any]:
     """Draw rows (300, dim) about centres with four times their width: a mixture as in the model."""
     generator = np.random.default_rng([seed, count, dim])
     centres = 4 * generator.normal(size=(count, dim))
-    return centres[np.arange(300) % count] + generator.normal(size=(300, dim)), centres
+    return centres[np.arange(300) % count] + generator.normal(size=(300, dim))
 
 
-def numbers_on_known_clusters(seed: int) -> dict[tuple[int, int], tuple[int, float]]:
-    """Return, by D and K, the number of clusters found, and the share of rows that overlap."""
-    found = {}
-    for dim, count in product(KNOWN_DIMS, KNOWN):
-        rows, centres = known_clusters(dim, count, seed)
-        nearest = cdist(rows, centres).argmin(1)
-        mixed = float((nearest != np.arange(300) % count).mean())
-        found[dim, count] = ClAMCRP(random_state=seed).fit(rows).n_clusters_, mixed
-    return found
-
-
-def _grid(method: Method) -> str:
-    """Return the values that each setting of a method takes in the study."""
-    values: dict[str, dict[str, None]] = {}
-    for settings in method.grid:
-        for name, value in settings.items():
-            values.setdefault(name, {})[str(value)] = None
-    return "; ".join(f"{name} {', '.join(each)}" for name, each in values.items()) or "defaults"
+def numbers_on_known_clusters(seed: int) -> dict[tuple[int, int], int]:
+    """Return, by D and K, the number of clusters found."""
+    return {
+        (dim, count): ClAMCRP(random_state=seed).fit(known_clusters(dim, count, seed)).n_clusters_
+        for dim, count in product(KNOWN_DIMS, KNOWN)
+    }
 
 
 def _evidence(claim: Claim, metrics: Sequence[str]) -> str:
-    """Return the differences behind a claim, first by scores with a common scale."""
-    tests, others = [], []
-    for name in metrics:
-        pair = claim.pairs.get(name)
-        if pair is None or not math.isfinite(pair.difference):
-            continue
-        difference = f"{_names([name])} {pair.difference:+.3f}"
-        if name in BOUNDED:
-            tests.append(
-                f"{difference}, {claim.verdict(name)} (not inferior p = "
-                f"{pair.not_worse_p_values[0]:.2g}, superior p = {pair.better_p_values[0]:.2g}; "
-                f"{pair.datasets} datasets)"
-            )
-        else:
-            others.append(f"{difference} (two-sided p = {pair.raw_p_value:.2g})")
-    tail = " In logarithms, without a common scale and not part of the verdict: "
-    return f"{'; '.join(tests) or 'not tested'}." + (
-        f"{tail}{'; '.join(others)}." if others else ""
-    )
+    """Return the differences behind a claim by scores with a common scale."""
+    pairs = {name: claim.pairs[name] for name in metrics if name in BOUNDED and name in claim.pairs}
+    tests = [
+        f"{_names([name])} {pair.difference:+.3f}, {claim.verdict(name)} (not inferior p = "
+        f"{pair.not_worse_p_values[0]:.2g}; {pair.datasets} datasets)"
+        for name, pair in pairs.items()
+        if math.isfinite(pair.difference)
+    ]
+    return f"{'; '.join(tests) or 'not tested'}."
 
 
 def _numbers(pair: Pair) -> dict[str, Any]:

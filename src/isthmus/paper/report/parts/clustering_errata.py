@@ -1,0 +1,286 @@
+"""The errata about learned memories."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy.special import softmax
+from scipy.stats import multivariate_normal
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.cluster import elbo_flow
+from isthmus.errors import InvalidInputError
+from isthmus.paper.report.parts.errata import EXACT, Check, erratum, grid, largest_gap, normal
+
+MEANS = [[-1.6, 1.2], [1.7, 0.9], [0.2, -1.7]]
+BETA = 2.5
+# Log-joints of one datum with four memories; flows start with a logit for the least likely one.
+LOG_JOINT = torch.tensor([-1.0, -2.0, -3.0, -4.0], dtype=torch.float64)
+STEPS = 3000
+
+
+def logit_metric(q: Tensor) -> Tensor:
+    """Return diag(q) - q q^T, the derivative of q = softmax(v): (K, K)."""
+    return torch.diag(q) - torch.outer(q, q)
+
+
+def starts_of_flows(sizes: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """Return log-joints, and logits of these sizes for the least likely memory: both (S, K)."""
+    start = torch.zeros(len(sizes), len(LOG_JOINT), dtype=torch.float64)
+    start[:, -1] = torch.tensor(sizes)
+    return LOG_JOINT.expand_as(start), start
+
+
+def bayes_rule(points: Tensor, weights: list[float], alpha: float = 0, rho: float = 1) -> Tensor:
+    """Return the posteriors of Gaussians of variance 1 / (2 beta), and of a new one with weight."""
+    components = [(*pair, 0.5 / BETA) for pair in zip(weights, MEANS, strict=True)]
+    if alpha:
+        components.append((alpha, [0.0, 0.0], 0.5 / BETA + 0.5 / rho))
+    joint = [w * multivariate_normal(mean, v).pdf(points) for w, mean, v in components]
+    return torch.from_numpy(np.stack(joint, 1) / np.sum(joint, 0)[:, None])
+
+
+@erratum("E2")
+def sign_of_the_entropy(generator: torch.Generator) -> Check:
+    """Compare the paper's dynamics with descent on the energy with either sign."""
+    log_joint, logits = normal(generator, 5), normal(generator, 5)
+    q = torch.softmax(logits, 0)
+    dynamics = logit_metric(q) @ (log_joint - q.log() - 1)
+
+    def energy(v: Tensor, sign: float) -> Tensor:
+        q = torch.softmax(v, 0)
+        return -(q * log_joint).sum() - sign * (q * q.log()).sum()
+
+    printed, corrected = (
+        largest_gap(-torch.func.grad(energy)(logits, sign), dynamics) for sign in (1.0, -1.0)
+    )
+    for _ in range(20_000):  # descent on the printed energy, -sum q log p + H(q)
+        q = torch.softmax(logits, 0)
+        logits = logits + 0.5 * logit_metric(q) @ (log_joint + q.log())
+    end = float(torch.softmax(logits, 0).max())
+    numbers = {"gradient_off_corrected": corrected, "gradient_off_printed": printed}
+    numbers |= {"largest_probability_after_descent_on_printed": end}
+    return numbers, corrected < EXACT and printed > 0.01 and end > 0.99
+
+
+@erratum("E3")
+def the_extra_one(generator: torch.Generator) -> Check:
+    """Show that the metric maps constants to zero."""
+    q = torch.softmax(normal(generator, 6), 0)
+    largest = float(logit_metric(q).sum(1).abs().max())
+    return {"largest_entry": largest}, largest < EXACT
+
+
+@erratum("E4")
+def flow_that_stalls(generator: torch.Generator) -> Check:
+    """Compare the printed flow and the mirror flow, from zero and from near a vertex."""
+    target, start = starts_of_flows((0.0, 20.0))
+    printed = elbo_flow(target, "euclidean", start=start, max_steps=STEPS)
+    mirror = elbo_flow(target, "mirror", start=start, max_steps=STEPS)
+    return {
+        "printed_steps_from_zero": int(printed.steps[0]),
+        "printed_distance_left_from_20": largest_gap(
+            printed.probabilities[1], torch.softmax(LOG_JOINT, 0)
+        ),
+        "mirror_steps": int(mirror.steps.max()),
+        "limit": STEPS,
+    }, not bool(printed.converged[1]) and bool(mirror.converged.all())
+
+
+@erratum("E5")
+def fixed_points(generator: torch.Generator) -> Check:
+    """Count the fixed points in the space of data and in that of assignments."""
+    memories = torch.tensor([[-3.0, 0.0], [3.0, 0.0], [0.0, 4.0]], dtype=torch.float64)
+    rest = ist.retrieve(ist.Mixture(memories, beta=1.0), memories).state
+    joint = -(memories - torch.tensor([0.4, 0.7], dtype=torch.float64)).square().sum(1)
+    starts = 3 * torch.eye(3, dtype=torch.float64)
+    ends = elbo_flow(joint.expand(3, 3), "mirror", start=starts).probabilities
+    data, states = (len(torch.unique(each.round(decimals=4), dim=0)) for each in (rest, ends))
+    numbers = {"resting_points_of_clam": data, "resting_points_of_assignments": states}
+    return numbers, data == 3 and states == 1
+
+
+@erratum("E6")
+def covariance_of_components(generator: torch.Generator) -> Check:
+    """Find the covariance that makes a Gaussian of exp(-beta d^2)."""
+    beta, points = 1.3, normal(generator, 50, 3).numpy()
+    log_term = -beta * np.square(points).sum(1)
+    printed, corrected = (
+        float(np.ptp(log_term - multivariate_normal(np.zeros(3), size).logpdf(points)))
+        for size in (2 / beta, 0.5 / beta)
+    )
+    numbers = {"spread_of_log_ratio_printed": printed, "spread_of_log_ratio_corrected": corrected}
+    return numbers, corrected < EXACT and printed > 0.1
+
+
+@erratum("E7")
+def factor_of_the_dynamics(generator: torch.Generator) -> Check:
+    """Divide the energy's force by the printed one."""
+    means, x, beta = normal(generator, 4, 3), normal(generator, 3), 0.8
+    shares = torch.softmax(-beta * (means - x).square().sum(1), 0)
+    ratio = ist.Mixture(means, beta=beta).score(x) / (shares @ (means - x))
+    low, high = float(ratio.min()), float(ratio.max())
+    return {"smallest_ratio": low, "largest_ratio": high}, largest_gap(ratio, ratio * 0 + 2) < EXACT
+
+
+def inflation(dim: int) -> float:
+    """Return the factor by which the printed energy favours a new cluster at beta = 10 rho."""
+    origin, odds = torch.zeros(1, dim, dtype=torch.float64), []
+    for normalized in (False, True):
+        energy = ist.CRPMixture(origin, [1.0], beta=1.0, rho=0.1, normalized=normalized)
+        known, new = energy.responsibilities(origin)[0]
+        odds.append(float(new.log() - known.log()))
+    return math.exp(odds[0] - odds[1])
+
+
+def mass_of_the_new_cluster(normalized: bool) -> float:
+    """Integrate the new cluster's term over a plane, in units of a known cluster's mass."""
+    points, area = grid(12, 0.05, 2)
+    far = torch.full((1, 2), 1e3, dtype=torch.float64)  # a known memory without influence
+    energy = ist.CRPMixture(far, [1.0], beta=1.0, rho=0.5, alpha=1.0, normalized=normalized)
+    return float(torch.exp(-energy.energy(points)).sum() * area) / math.pi
+
+
+@erratum("E8")
+def normaliser_of_the_new_cluster(generator: torch.Generator) -> Check:
+    """Measure the new cluster's mass with and without its normaliser."""
+    printed, corrected = mass_of_the_new_cluster(False), mass_of_the_new_cluster(True)
+    return {
+        "inflation_in_2_dimensions": inflation(2),
+        "log10_inflation_in_54_dimensions": math.log10(inflation(54)),
+        "mass_corrected": corrected,
+        "mass_printed": printed,
+    }, abs(corrected - 1) < 1e-6 and abs(printed - 1) > 0.1
+
+
+@erratum("E9")
+def exponent_of_the_new_cluster(generator: torch.Generator) -> Check:
+    """Compute the exponent for the stated and for the corrected covariances."""
+    beta, rho = 1.3, 0.2
+    kappa = 1 / (1 / beta + 1 / rho)
+    # A data point is a mean plus noise, so covariances add; the exponent is half over the sum.
+    stated, corrected = (0.5 / (factor / beta + factor / rho) for factor in (2.0, 0.5))
+    numbers = {"printed": kappa, "by_stated_covariances": stated, "by_corrected": corrected}
+    return numbers, abs(corrected - kappa) < EXACT and abs(stated - kappa) > 0.01
+
+
+@erratum("E10")
+def pull_to_the_origin(generator: torch.Generator) -> Check:
+    """Show that a point of a known cluster at the origin would be called new."""
+    beta, rho = 1.0, 0.3
+    means = torch.cat([torch.zeros(1, 2, dtype=torch.float64), 2 * normal(generator, 2, 2)])
+    energy = ist.CRPMixture(means, [20.0, 5.0, 5.0], beta=beta, rho=rho, alpha=1.0)
+    x = normal(generator, 2)
+    shares = energy.responsibilities(x)
+    new_pull = 0.5 * energy.score(x) - shares[:-1] @ (means - x)
+    factor = 1 / (1 + beta / rho)
+    corrected, full = (largest_gap(new_pull, -each * shares[-1] * x) for each in (factor, 1.0))
+    near = torch.full((2,), 0.05, dtype=torch.float64)
+    end = float(torch.linalg.vector_norm(ist.retrieve(energy, near).state))
+    belongs = float(energy.responsibilities(near)[0])
+    return {
+        "force_off_corrected": corrected,
+        "force_off_without_factor": full,
+        "probability_of_known_cluster": belongs,
+        "distance_from_origin_at_rest": end,
+    }, corrected < EXACT and full > 1e-3 and belongs > 0.5 and end < 0.5
+
+
+@erratum("E11")
+def weights_below_zero(generator: torch.Generator) -> Check:
+    """Check that a count below the discount is refused, and that weights sum up otherwise."""
+    count, discount, alpha = 0.3, 0.5, 1.0
+    try:
+        ist.CRPMixture([[0.0], [1.0]], [count, 3.0], discount=discount)
+        refused = False
+    except InvalidInputError:
+        refused = True
+    sizes = np.array([4.0, 2.0, 1.0])
+    total = float((sizes - discount).sum() + alpha + discount * len(sizes))
+    normaliser = float(sizes.sum()) + alpha
+    reaction = "refuses" if refused else "accepts"
+    numbers = {"weight": count - discount, "reaction": reaction, "sum_of_weights": total}
+    return numbers | {"normaliser": normaliser}, refused and abs(total - normaliser) < EXACT
+
+
+def clam_loss(data: Tensor, memories: Tensor, steps: int, hidden: Tensor | None = None) -> Tensor:
+    """Return ClAM's mean loss after steps of rate 0.1, as printed or of hidden entries only."""
+    moving = torch.ones_like(data) if hidden is None else hidden.to(data.dtype)
+    x = data if hidden is None else torch.where(hidden, data.mean(0), data)
+    for _ in range(steps):
+        shares = torch.softmax(-0.5 * (x[:, None] - memories).square().sum(-1), 1)
+        x = x + 0.1 * moving * (shares @ memories - x)
+    return ((x - data).square() * moving).sum(1).mean()
+
+
+@erratum("E27")
+def loss_without_a_mask(generator: torch.Generator) -> Check:
+    """Compare the printed loss with the masked one, without and with dynamics."""
+    data, memories = normal(generator, 200, 4), normal(generator, 3, 4)
+    masks = (None, torch.rand(200, 4, generator=generator) < 0.25)
+    still, masked = (float(clam_loss(data, memories, 0, mask)) for mask in masks)
+    first, second = (
+        torch.func.grad(clam_loss, 1)(data, memories, 10, mask).flatten() for mask in masks
+    )
+    cosine = float(torch.cosine_similarity(first, second, dim=0))
+    numbers = {"printed_loss_without_dynamics": still, "masked_loss_without_dynamics": masked}
+    numbers |= {"cosine_of_gradients": cosine}
+    return numbers, still == 0 and masked > 0.1 and cosine < 0.99
+
+
+@erratum("E29")
+def one_step_is_no_fixed_point(generator: torch.Generator) -> Check:
+    """Update the printed and the true fixed point once more."""
+    memories, x = 1.5 * normal(generator, 4, 2), normal(generator, 2)
+    mixture = ist.Mixture(memories, beta=0.5)
+    guess = mixture.responsibilities(x) @ memories
+    rest = ist.retrieve(mixture, x, tol=1e-13, max_steps=100_000).state
+    off_guess, off_rest = (
+        float(torch.linalg.vector_norm(mixture.step(state) - state)) for state in (guess, rest)
+    )
+    numbers = {"printed_point_moves_by": off_guess, "fixed_point_moves_by": off_rest}
+    return numbers, off_guess > 1e-3 and off_rest < EXACT
+
+
+@erratum("E31")
+def posterior_of_clam(generator: torch.Generator) -> Check:
+    """Compare the softmax of ClAM's dynamics with Bayes' rule."""
+    points = 2 * normal(torch.Generator().manual_seed(0), 20, 2)
+    shares = ist.Mixture(MEANS, beta=BETA).responsibilities(points)
+    gap = largest_gap(shares, bayes_rule(points, [1.0, 1.0, 1.0]))
+    return {"difference_from_posterior": gap}, gap < EXACT
+
+
+@erratum("E34")
+def predictive_of_known_clusters(generator: torch.Generator) -> Check:
+    """Compare log losses of "this datum is new" with and without the uncertainty of the means.
+
+    Partitions of 40 data are drawn from a Chinese restaurant process with alpha = 1, and 20 more
+    data for each in 10 dimensions.
+    """
+    rng, beta, rho, dim = np.random.default_rng(generator.initial_seed()), 0.5, 0.1, 10
+    losses = []
+    for _ in range(300):
+        counts = [1.0]
+        for n in range(1, 40):
+            table = int(np.searchsorted(np.cumsum(counts), rng.random() * (n + 1)))
+            counts[table : table + 1] = [counts[table] + 1 if table < len(counts) else 1.0]
+        n_k = np.array([*counts, 0.0])[:, None]
+        centres = rng.normal(scale=math.sqrt(0.5 / rho), size=(20, len(n_k), dim))
+        noise = rng.normal(scale=math.sqrt(0.5 / beta), size=(2, *centres.shape))
+        posterior = beta * (n_k * centres + np.sqrt(n_k) * noise[0]) / (beta * n_k + rho)
+        weights = np.array([*counts, 1.0])
+        tables = rng.choice(len(weights), 20, p=weights / weights.sum())
+        data = (centres + noise[1])[np.arange(20), tables]
+        squared = np.square(data[:, None] - posterior).sum(-1)
+        exact = (0.5 / beta + 0.5 / (beta * n_k + rho))[:, 0]
+        plugged = np.where(n_k[:, 0] > 0, 0.5 / beta, exact)
+        for variance in (plugged, exact):
+            logits = np.log(weights) - 0.5 * squared / variance - 0.5 * dim * np.log(variance)
+            new = np.clip(softmax(logits, 1)[:, -1], 1e-15, 1 - 1e-15)
+            losses.append(-np.log(np.where(tables == len(counts), new, 1 - new)).mean())
+    first, second = float(np.mean(losses[::2])), float(np.mean(losses[1::2]))
+    return {"log_loss_plugged_in": first, "log_loss_predictive": second}, second < first
