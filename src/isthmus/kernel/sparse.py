@@ -51,6 +51,8 @@ class Separation:
     alpha: float
 
     def __post_init__(self) -> None:
+        if torch.compiler.is_compiling():
+            return  # the layer that is traced has checked its alpha, which may be a symbol now
         as_choice(self.family, "separation", ("entmax", "normmax"))
         if self.family == "entmax":
             as_number(self.alpha, "alpha", above=1, at_most=2)

@@ -429,9 +429,9 @@ class ConditionedTable:
             A row is an outlier if its p-value is below this percentage.
         draws, seed : int
         """
-        level = as_number(level, "level", above=0, below=100)
+        level, draws = as_number(level, "level", above=0, below=100), as_count(draws, "draws")
         x, seen = self._read(rows)
-        own = self.energy._sample(as_count(draws, "draws"), as_seed(seed))
+        own = self.energy._sample(draws, as_seed(seed))
         log_density = self.energy._log_prob(x, seen)
         percentile = torch.full_like(log_density, torch.nan)
         for chosen, pattern in patterns(seen):
