@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +12,7 @@ import pytest
 import isthmus
 from isthmus.cli import datasets
 from isthmus.cli.main import main
-from isthmus.cli.options import HELP, make_parser
+from isthmus.cli.options import HELP
 from isthmus.errors import InvalidInputError
 
 HELPED = """
@@ -65,7 +64,7 @@ def test_an_error_is_one_line_and_an_exit_code(error, code, words, capsys, monke
         raise error
 
     monkeypatch.delenv("ISTHMUS_TRACEBACK", raising=False)
-    monkeypatch.setattr(datasets, "parser", partial(make_parser, "datasets", run, run))
+    monkeypatch.setattr(datasets, "run_list", run)
     assert main(["datasets", "list"]) == code
     err = capsys.readouterr().err
     assert words in err

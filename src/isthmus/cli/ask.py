@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
 from isthmus.cli import options
 from isthmus.cli.sample import parse_given
@@ -32,6 +31,3 @@ def run(arguments: argparse.Namespace) -> int:
     found = density.ask(arguments.predict, given, level=arguments.level)
     arguments.output = None
     return options.finish(arguments, found, found.summary, notes)
-
-
-parser = partial(options.make_parser, "ask", run)

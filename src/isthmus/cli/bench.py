@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from functools import partial
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
@@ -30,6 +29,3 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidInputError(f"{arguments.name!r} is not a benchmark; {near}")
     command = [sys.executable, str(folder / f"{arguments.name}.py"), *arguments.arguments]
     return subprocess.run(command, check=False).returncode
-
-
-parser = partial(options.make_parser, "bench", run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from isthmus.capacity import Certificate
 
-
 BOUNDS = ["separation", "guaranteed_radius", "error_bound"]
 OUTCOMES = ["retrieval_error", "stored", "decided", "basin"]
 # A column is worth a note if it varies this many times as much as another.
@@ -30,27 +28,32 @@ SMALLEST = 1e-154
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     _check(arguments)
+    from isthmus import figures
+    from isthmus.capacity import phases
     from isthmus.scaling import Scaling
 
     table = options.load_table(arguments)
     X = Scaling.of(table.X, arguments.standardise).into(table.X)
-    if arguments.phases:
-        return _phases(X, table, arguments)
-    found = _certificate(X, arguments)
+    found: Any = phases(X, seed=arguments.seed) if arguments.phases else _certificate(X, arguments)
     if arguments.plot is not None:
-        from isthmus.figures import certificate_plot, save
-
-        save(certificate_plot(found, X, table.columns), arguments.plot)
-    noise = ["noise", "noise_norm"] if arguments.noise else []
-    frame = found.to_frame()
-    if arguments.noise:
-        frame["noise_norm"] = frame["noise"] * X.shape[1] ** 0.5
-    frame = frame[BOUNDS + noise + OUTCOMES].replace([float("inf")], float("nan"))
-    name = f"{table.id_name}_given" if table.id_name in frame else table.id_name
-    frame.insert(0, name, table.ids)
+        figure = (
+            figures.phase_plot(found)
+            if arguments.phases
+            else figures.certificate_plot(found, X, table.columns)
+        )
+        figures.save(figure, arguments.plot)
+    summary = {
+        "columns": list(table.columns),
+        "left_out": list(table.left_out),
+        "standardised": arguments.standardise,
+    }
+    notes = (*table.notes, *_uneven_columns(table, arguments))
+    if arguments.phases:
+        summary |= found.to_dict()
+        return options.finish(arguments, found, summary, notes, plot=arguments.plot)
     summary = {
         "rows": len(X),
-        **_reading(table, arguments),
+        **summary,
         "sigma_chosen": arguments.choose,
         "rows_with_a_twin": int(table.frame.duplicated(list(table.columns), keep=False).sum()),
         **found.summary,
@@ -61,38 +64,28 @@ def run(arguments: argparse.Namespace) -> int:
     text = f"{found}\n\nsigma, distances and radii are in {units}."
     if arguments.choose:
         text += "\nsigma was chosen automatically: the largest value that stores enough rows."
-    notes = (*table.notes, *_uneven_columns(table, arguments))
-    return options.finish(arguments, text, summary, notes, frame, table, plot=arguments.plot)
+    rows = _rows(found, table, arguments.noise)
+    return options.finish(arguments, text, summary, notes, rows, table, plot=arguments.plot)
 
 
-def _reading(table: Table, arguments: argparse.Namespace) -> dict[str, Any]:
-    names = {"columns": list(table.columns), "left_out": list(table.left_out)}
-    return {**names, "standardised": arguments.standardise}
-
-
-def _phases(X: NDArray[np.float64], table: Table, arguments: argparse.Namespace) -> int:
-    """Print and draw what the memory does at each bandwidth."""
-    from isthmus.capacity import phases
-
-    found = phases(X, seed=arguments.seed)
-    if arguments.plot is not None:
-        from isthmus.figures import phase_plot, save
-
-        save(phase_plot(found), arguments.plot)
-    notes = (*table.notes, *_uneven_columns(table, arguments))
-    summary = {**_reading(table, arguments), **found.to_dict()}
-    return options.finish(arguments, found, summary, notes, plot=arguments.plot)
+def _rows(found: Certificate, table: Table, noise: bool) -> Any:
+    """Return the columns to write."""
+    frame, columns = found.to_frame(), [*BOUNDS, *OUTCOMES]
+    if noise:
+        frame["noise_norm"] = frame["noise"] * table.X.shape[1] ** 0.5
+        columns = [*BOUNDS, "noise", "noise_norm", *OUTCOMES]
+    frame = frame[columns].replace([float("inf")], float("nan"))
+    name = f"{table.id_name}_given" if table.id_name in frame else table.id_name
+    frame.insert(0, name, table.ids)
+    return frame
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that cannot be used, before any work."""
     options.check_outputs(arguments, arguments.data, plot=arguments.plot)
-    if arguments.plot is not None and arguments.plot.suffix.lower() != ".png":
-        raise InvalidInputError(f"--plot {arguments.plot} must end in .png.")
+    options.require_suffix("--plot", arguments.plot, ".png")
     if arguments.phases:
-        for option in ("sigma", "beta", "stored", "delta", "output", "noise"):
-            if getattr(arguments, option) not in (None, False):
-                raise InvalidInputError(f"--{option} cannot be used with --phases.")
+        options.refuse(arguments, "sigma beta stored delta output noise", "--phases is given.")
         if arguments.model != "kde":
             raise InvalidInputError("--phases is for --model kde.")
     if arguments.sigma is not None and arguments.beta is not None:
@@ -102,10 +95,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InvalidInputError("--model hopfield needs --beta, its inverse temperature.")
     if arguments.model == "hopfield" and arguments.beta is None and arguments.sigma < SMALLEST:
         raise InvalidInputError(f"--sigma {arguments.sigma:g} is too small: beta overflows.")
-    if arguments.stored is not None and not arguments.choose:
-        raise InvalidInputError("--stored is for --sigma auto.")
-    if arguments.delta is not None and not arguments.noise:
-        raise InvalidInputError("--delta is for --noise.")
+    if not arguments.choose:
+        options.refuse(arguments, "stored", "it is for --sigma auto.")
+    if not arguments.noise:
+        options.refuse(arguments, "delta", "it is for --noise.")
 
 
 def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certificate:
@@ -130,14 +123,8 @@ def _uneven_columns(table: Table, arguments: argparse.Namespace) -> Iterator[str
     """Yield a note if one column nearly alone determines the distances between rows."""
     spreads = zip(table.X.std(0).tolist(), table.columns, strict=True)
     varying = sorted(one for one in spreads if one[0] > 0)
-    if not varying or arguments.standardise:
-        return
-    (low, least), (high, most) = varying[0], varying[-1]
-    if high > UNEVEN * low:
+    if varying and not arguments.standardise and varying[-1][0] > UNEVEN * varying[0][0]:
         yield (
-            f"column {most!r} varies {high / low:.0f} times as much as {least!r} and dominates "
+            f"column {varying[-1][1]!r} varies far more than {varying[0][1]!r} and dominates "
             "distances; --standardise gives all the same weight."
         )
-
-
-parser = partial(options.make_parser, "certify", run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
@@ -47,16 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
         _draw(found, arguments)
     if arguments.save is not None:
         model.save(arguments.save)
-    return options.finish(
-        arguments,
-        found,
-        found.summary,
-        (*table.notes, *model.notes),
-        found.to_frame(arguments.posteriors),
-        table,
-        plot=arguments.plot,
-        model=arguments.save,
-    )
+    notes, rows = (*table.notes, *model.notes), found.to_frame(arguments.posteriors)
+    files = {"plot": arguments.plot, "model": arguments.save}
+    return options.finish(arguments, found, found.summary, notes, rows, table, **files)
 
 
 def _run_streamed(arguments: argparse.Namespace, settings: dict[str, Any]) -> int:
@@ -82,16 +74,14 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.output is None:
         arguments.output = default_output(arguments.data, "clusters.csv")
     options.check_outputs(arguments, arguments.data, plot=arguments.plot, save=arguments.save)
-    if arguments.plot is not None and arguments.plot.suffix.lower() not in (".png", ".svg"):
-        raise InvalidInputError(f"--plot {arguments.plot} must end in .png or .svg.")
-    settings = ("method", "k", "resolution", "alpha", "bandwidth", "save")
-    given = [name for name in settings if getattr(arguments, name) is not None]
-    if arguments.model is not None and (given or not arguments.standardise):
-        raise InvalidInputError("--model is fitted already; leave out options that fit or save.")
+    options.require_suffix("--plot", arguments.plot, ".png", ".svg")
+    if arguments.model is not None:
+        fitting = "method k resolution alpha bandwidth save no-standardise"
+        options.refuse(arguments, fitting, "--model is fitted already.")
     if arguments.method in ("elbo", "clam") and arguments.k is None:
         raise InvalidInputError(f"--method {arguments.method} needs the number of clusters, -k N.")
-    if arguments.method == "mean-shift" and arguments.save is not None:
-        raise InvalidInputError("--save is not for --method mean-shift, which stores all rows.")
+    if arguments.method == "mean-shift":
+        options.refuse(arguments, "save", "--method mean-shift stores all rows.")
 
 
 def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
@@ -104,6 +94,7 @@ def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
     X = np.where(np.isnan(found.X), memories[found.labels], found.X)
     if X.shape[1] > 2:
         X, memories = model.scaling.into(X), model.scaling.into(memories)
+    learned = ("barriers", "gap_curve", "resolution")
     figure = cluster_map(
         X,
         found.labels,
@@ -113,12 +104,7 @@ def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
         columns=model.columns,
         classes=found.classes,
         class_name=found.class_name,
-        barriers=getattr(estimator, "barriers_", None),
-        gap_curve=getattr(estimator, "gap_curve_", None),
-        resolution=getattr(estimator, "resolution_", None),
         seed=arguments.seed,
+        **{name: getattr(estimator, f"{name}_", None) for name in learned},
     )
     save(figure, arguments.plot)
-
-
-parser = partial(options.make_parser, "cluster", run)

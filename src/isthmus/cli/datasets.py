@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
     from isthmus.paper.datasets.manifest import Entry
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def run_list(arguments: argparse.Namespace) -> int:
+    """List the datasets."""
     from isthmus.datasets import describe
 
     found = describe()
@@ -30,7 +30,8 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fetch(arguments: argparse.Namespace) -> int:
+def run_fetch(arguments: argparse.Namespace) -> int:
+    """Download datasets."""
     from isthmus.datasets import load, names
     from isthmus.errors import DatasetChangedError, DatasetNotFoundError
     from isthmus.paper.datasets.manifest import entry
@@ -78,6 +79,3 @@ def _as_dict(one: Entry, found: str, place: Path | None) -> dict[str, Any]:
         "found": found,
         "path": None if place is None else str(place),
     }
-
-
-parser = partial(options.make_parser, "datasets", _list, _fetch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -54,6 +53,3 @@ def run(arguments: argparse.Namespace) -> int:
         "outlier": found.outlier.astype(int),
     }
     return options.finish(arguments, found, found.summary, notes, columns, rows)
-
-
-parser = partial(options.make_parser, "density", run)

@@ -33,7 +33,8 @@ UPDATES_BETWEEN_EVALUATIONS = 500
 TABLE_PRESETS = ("tables-numbers", "tables")
 
 
-def _train(arguments: argparse.Namespace) -> int:
+def run_train(arguments: argparse.Namespace) -> int:
+    """Train a model."""
     from isthmus.incontext import train, train_tables
     from isthmus.incontext.tables.training import TableRecipe
     from isthmus.incontext.training import EnergyRecipe
@@ -113,7 +114,8 @@ def _print_likelihood(updates: int, row: dict[str, float]) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _eval(arguments: argparse.Namespace) -> int:
+def run_eval(arguments: argparse.Namespace) -> int:
+    """Compare likelihoods with those of references."""
     from isthmus.incontext import evaluate
     from isthmus.incontext.priors import prior
 
@@ -133,7 +135,8 @@ def _eval(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sample(arguments: argparse.Namespace) -> int:
+def run_sample(arguments: argparse.Namespace) -> int:
+    """Draw points."""
     import numpy as np
 
     from isthmus.dynamics.samplers import MALA, Langevin
@@ -181,7 +184,8 @@ def _point_model(name: str, option: str = "--model") -> ICLEBM:
     return model
 
 
-def _plot(arguments: argparse.Namespace) -> int:
+def run_plot(arguments: argparse.Namespace) -> int:
+    """Draw energy landscapes."""
     import torch
 
     from isthmus.figures import context_landscapes, save
@@ -222,6 +226,3 @@ def _read_context(arguments: argparse.Namespace, model: ICLEBM | ICLTables) -> T
         notes += [note] * box_scaling(model, table.X).standardises
     options.print_notes(notes, arguments.quiet)
     return table
-
-
-parser = partial(options.make_parser, "icl", _train, _eval, _sample, _plot)

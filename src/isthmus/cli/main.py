@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from isthmus import __version__
-from isthmus.cli.options import EXIT_CODES, HELP, Parser, as_line, did_you_mean, sections
+from isthmus.cli.options import (
+    EXIT_CODES,
+    HELP,
+    Parser,
+    as_line,
+    did_you_mean,
+    make_parser,
+    sections,
+)
 from isthmus.errors import IsthmusError
 from isthmus.extras import advice
 from isthmus.io.reading import LIMIT_VARIABLE
@@ -79,7 +87,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     if name not in HELP:
         parser.error(f"{name!r} is not a command; {did_you_mean(name, HELP)}")
     # Each command is a module of its name, imported when it is called: --help needs no torch.
-    found = import_module(f"isthmus.cli.{name}").parser().parse_args(arguments[1:])
+    found = make_parser(name, import_module(f"isthmus.cli.{name}")).parse_args(arguments[1:])
     code: int = found.action(found)
     return code
 

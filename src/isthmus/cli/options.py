@@ -75,21 +75,22 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(named, f"{words}; {did_you_mean(value, action.choices)}")
 
 
-def make_parser(command: str, *actions: Action) -> Parser:
+def make_parser(command: str, module: Any) -> Parser:
     """Return the parser of ``isthmus COMMAND`` that help.toml describes.
 
-    An action runs the command, or each of its subcommands, in the order of help.toml.
+    The function `run` of the module, or ``run_NAME`` of each subcommand, is the action.
     """
     text = HELP[command]
     inside = {name: one for name, one in text.items() if "summary" in one and name != "summary"}
     parser = Parser(prog=f"isthmus {command}", **_texts(text, inside))
     if not inside:
-        return _with_arguments(parser, text, *actions)
+        return _with_arguments(parser, text, module.run)
     commands = parser.add_subparsers(metavar="|".join(inside), required=True)
-    for (name, one), action in zip(inside.items(), actions, strict=True):
+    for name, one in inside.items():
         summary = one["summary"]
         opening = f"{summary[0].upper()}{summary[1:]}.\n\n"
         shown = _texts({"files": text.get("files", "")} | one, opening=opening)
+        action = getattr(module, f"run_{name}")
         _with_arguments(commands.add_parser(name, help=summary, **shown), one, action)
     return parser
 
@@ -105,29 +106,25 @@ def _texts(text: dict[str, Any], inside: Any = (), opening: str = "") -> dict[st
 
 def _with_arguments(parser: Parser, text: dict[str, Any], action: Action) -> Parser:
     """Add the arguments of a command, and those for reading DATA if it has any."""
-    options: dict[str, Any] = text["options"]
-    groups: dict[str, Any] = text.get("groups", {})
-    _add(parser, options)
-    if "data" in options:
+    _add(parser, text["options"])
+    if "data" in text["options"]:
         words = "COLUMN is a name, or a number from 1"
         _add(parser.add_argument_group("reading DATA", words), READING)
-    for title, some in groups.items():
+    for title, some in text.get("groups", {}).items():
         _add(parser.add_argument_group(title), some)
     parser.set_defaults(action=action)
     return parser
 
 
 def _add(group: argparse._ActionsContainer, options: dict[str, Any]) -> None:
-    exclusive = None
+    exclusive = group.add_mutually_exclusive_group()
     for names, own in options.items():
         given = SHARED.get(names, {}) | own
         settings = {**KINDS[given.pop("kind", "text")], **given}
         if "help" in settings:
             text = settings["help"].replace("{readable}", READABLE)
             settings["help"] = text.replace("{writable}", WRITABLE)
-        target = group
-        if settings.pop("exclusive", False):
-            target = exclusive = exclusive or group.add_mutually_exclusive_group()
+        target = exclusive if settings.pop("exclusive", False) else group
         target.add_argument(*names.split(), **settings)
 
 
@@ -218,6 +215,21 @@ KINDS: dict[str, dict[str, Any]] = {
 """Settings of ``add_argument`` for each kind of argument in help.toml."""
 
 
+def require_suffix(option: str, target: Path | None, *suffixes: str) -> None:
+    """Refuse the path of a figure with another suffix."""
+    if target is not None and target.suffix.lower() not in suffixes:
+        raise InvalidInputError(f"{option} {target} must end in {' or '.join(suffixes)}.")
+
+
+def refuse(arguments: argparse.Namespace, names: str, reason: str) -> None:
+    """Refuse options that were given; those called no-... are given if they are False."""
+    for name in names.split():
+        value = getattr(arguments, name.removeprefix("no-").replace("-", "_"))
+        if value is False if name.startswith("no-") else value not in (None, False, []):
+            option = f"-{name}" if len(name) == 1 else f"--{name}"
+            raise InvalidInputError(f"{option} cannot be used here: {reason}")
+
+
 def check_outputs(
     arguments: argparse.Namespace, *inputs: Path | None, **targets: Path | None
 ) -> None:
@@ -244,7 +256,7 @@ def check_outputs(
 def load_table(
     arguments: argparse.Namespace, *, missing: bool = False, as_written: bool = False
 ) -> Table:
-    """Read the table that the options of :func:`add_table_options` describe."""
+    """Read DATA, and note a column that looks like a label."""
     given = {name: getattr(arguments, name) for name in ("id", "label", "drop", "array")}
     given |= _layout(arguments)
     table = read_table(arguments.data, **given, missing=missing, as_written=as_written)
@@ -252,23 +264,18 @@ def load_table(
     return replace(table, notes=(*table.notes, *note_on_label(table), *alone))
 
 
-def note_on_label(table: Table, label_option: bool = True) -> Iterator[str]:
-    """Yield a sentence if a column looks like a label, with the options that leave it out.
-
-    Some commands have no `label_option`.
-    """
+def note_on_label(table: Table, advice: str = "--label {} keeps it apart; ") -> Iterator[str]:
+    """Yield a sentence if a column looks like a label, with the options that leave it out."""
     from isthmus.tables.categories import NAMES, likely_label
 
     if table.label_name is not None:
         return
-    apart = "--label {} keeps it apart, to compare with"
     if (name := likely_label(table)) is not None:
-        advice = [apart] * label_option + ["--drop {} leaves it out"]
         words = f"column {name!r} looks like a label and is treated as a measurement. "
-        yield words + "; ".join(advice).replace("{}", name) + "."
-    elif label_option:
-        likely = [name for name in table.left_out if name.strip().lower() in NAMES]
-        yield from (f"column {n!r} looks like a label. {apart.format(n)}." for n in likely[:1])
+        yield f"{words}{advice.format(name)}--drop {name} leaves it out."
+        return
+    likely = [name for name in table.left_out if advice and name.strip().lower() in NAMES]
+    yield from (f"column {name!r} looks like a label: --label {name}." for name in likely[:1])
 
 
 def load_beside(arguments: argparse.Namespace, path: Path, **given: Any) -> Table:

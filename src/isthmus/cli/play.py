@@ -23,6 +23,3 @@ def run(arguments: argparse.Namespace) -> int:
     announce = partial(print, flush=True)
     serve(playground, port=arguments.port, browser=arguments.browser, announce=announce)
     return 0
-
-
-parser = partial(options.make_parser, "play", run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from functools import partial
 
 from isthmus.cli import options
 from isthmus.paper.report import registry
@@ -59,6 +58,3 @@ def _list(done: dict[str, bool], as_json: bool) -> None:
         return
     lines = [(name, chapter, "done" * ready) for name, chapter, ready in rows]
     print(*aligned(lines, left=(0, 1, 2)), sep="\n")
-
-
-parser = partial(options.make_parser, "reproduce", run)

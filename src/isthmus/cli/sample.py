@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from isthmus.dynamics.diagnostics import Chains
 
 
-ENERGIES = ("tables", "kernel", "kde", "hopfield", "crp", "crp-elbo", "elbo", "clam")
 MODEL = ".safetensors"
 # Chains agree below this R-hat.
 AGREED = 1.05
@@ -28,23 +26,19 @@ AGREED = 1.05
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     options.check_outputs(arguments, arguments.data)
-    given = (arguments.energy, arguments.sigma, arguments.beta, arguments.k)
-    is_model = _is_model(arguments.data)
-    if is_model and (given != (None,) * 4 or not arguments.standardise):
-        raise InvalidInputError("The model is fitted already; leave out options that fit one.")
-    drawn = given[1:] == (None,) * 3 and arguments.energy in (None, "tables", "kernel")
-    plain = drawn and arguments.sampler == "exact" and arguments.standardise
-    if plain and not is_model:
+    is_model, chain = _is_model(arguments.data), arguments.sampler != "exact"
+    if is_model:
+        options.refuse(arguments, "energy sigma beta k no-standardise", "the model is fitted.")
+    fitted = chain or not arguments.standardise
+    fitted |= any(one is not None for one in (arguments.sigma, arguments.beta, arguments.k))
+    if not is_model and not fitted and arguments.energy in (None, "tables", "kernel"):
         return _draw_rows(arguments)
     if arguments.energy in ("tables", "kernel"):
         raise InvalidInputError(
             f"--energy {arguments.energy} has exact draws in standard units; leave out --sigma, "
             "--beta, -k, --sampler and --no-standardise."
         )
-    if arguments.outside or arguments.given or not arguments.check:
-        raise InvalidInputError(
-            "--outside, --given and --no-check are for --energy tables and kernel."
-        )
+    options.refuse(arguments, "outside given no-check", "it is for --energy tables and kernel.")
     from isthmus.cluster import TableModel
 
     table = None
@@ -96,8 +90,7 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
     """Draw from the in-context density of small tables, or by shaped kernels with categories."""
     from isthmus.tables.categories import with_categories
 
-    if any(each is not None for each in (arguments.step_size, arguments.steps, arguments.chains)):
-        raise InvalidInputError("--step-size, --steps and --chains are for langevin, mala and hmc.")
+    options.refuse(arguments, "step-size steps chains", "it is for langevin, mala and hmc.")
     table = options.load_table(arguments, as_written=True, missing=True)
     frame, notes = with_categories(table)
     given = parse_given(arguments.given, frame)
@@ -192,6 +185,3 @@ def _agreement(found: dict[str, Any]) -> str:
     text += f"; R-hat is at most {found['largest_r_hat']:.3f}, so they"
     agree = found["largest_r_hat"] <= AGREED
     return f"{text} agree." if agree else f"{text} do not agree: use more --steps, or exact draws."
-
-
-parser = partial(options.make_parser, "sample", run)

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,8 @@ DIRECTORY = Path("study")
 KINDS: dict[str, Kind] = {"given": "K given", "unknown": "K unknown"}
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run_run(arguments: argparse.Namespace) -> int:
+    """Do the missing fits."""
     from isthmus import study
 
     settings = _settings(arguments)
@@ -95,7 +95,8 @@ def _available(settings: Settings, data: Path | None) -> Settings:
     return kept
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def run_status(arguments: argparse.Namespace) -> int:
+    """Print the progress."""
     import json
     from datetime import timedelta
 
@@ -111,7 +112,8 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(arguments: argparse.Namespace) -> int:
+def run_table(arguments: argparse.Namespace) -> int:
+    """Print tables and verdict."""
     from isthmus.paper.study.comparison import VIEWS
     from isthmus.paper.study.methods import METRICS
     from isthmus.study import make_report
@@ -127,7 +129,8 @@ def _table(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plot(arguments: argparse.Namespace) -> int:
+def run_plot(arguments: argparse.Namespace) -> int:
+    """Draw the figures."""
     from isthmus.figures.style import save
     from isthmus.study import study_figures
 
@@ -157,6 +160,3 @@ def _chosen(option: str, words: Sequence[str], known: Any) -> list[str]:
                 f"--{option}: there is no {word!r}; there are {', '.join(known)}, and all."
             )
     return list(words)
-
-
-parser = partial(options.make_parser, "study", _run, _status, _table, _plot)
