@@ -55,18 +55,18 @@ class Draws(Summarised):
         "tables" for the in-context density; else "round", "columns", "full" or "given", and
         `adaptive` if each row has its own width.
     auc : float or None
-        Area under the curve of a random forest that tells draws from rows kept apart: 0.5 if it
-        cannot, 1 if it always can. None if not checked.
+        Area under the curve of a random forest that tells draws from rows kept apart (0.5: it
+        cannot). None, as in the others, if not checked.
     distance_ratio : float or None
-        The median distance of a draw to the nearest row that it may be made from, by the columns of
-        numbers, over that of rows kept apart. Far below 1, draws are copies.
+        The median distance of a draw to the nearest row, over that of rows kept apart. Far below 1,
+        draws are copies.
     membership : float or None
         Area under the curve that tells rows which were learned from rows kept apart by their
-        distances to the nearest draw: 0.5 if draws do not betray them.
+        distances to the nearest draw.
     copies : int
         Number of draws that equal a row of the table.
     repeats : float or None
-        Share of the rows kept apart that equal a row of the rest: what to expect of new rows.
+        Share of the rows kept apart that equal a row of the rest.
     """
 
     rows: pd.DataFrame = field(repr=False)
@@ -92,21 +92,15 @@ class Draws(Summarised):
         lines = [f"{len(self.rows):,} draws ({kernel}), {self.copies} equal to a row of the table"]
         if self.repeats:
             lines.append(f"Of rows kept apart, {self.repeats:.0%} equal another row of the table.")
-        if self.auc is not None:
-            lines.append(
-                f"Two-sample check: a forest tells draws from rows kept apart with AUC "
-                f"{self.auc:.2f} (0.5: it cannot)."
-            )
-        if self.membership is not None:
-            lines.append(
-                f"Membership: rows that were learned are told from others by their distance to the "
-                f"nearest draw with AUC {self.membership:.2f} (0.5: they cannot)."
-            )
-        if self.distance_ratio is not None:
-            lines.append(
-                f"Draws are {self.distance_ratio:.2f} times as far from the nearest row as rows "
-                "kept apart (far below 1: copies)."
-            )
+        shown = {
+            "Two-sample check: a forest tells draws from rows kept apart with AUC {:.2f} (0.5: it "
+            "cannot).": self.auc,
+            "Membership: rows that were learned are told from others by their distance to the "
+            "nearest draw with AUC {:.2f} (0.5: they cannot).": self.membership,
+            "Draws are {:.2f} times as far from the nearest row as rows kept apart (far below 1: "
+            "copies).": self.distance_ratio,
+        }
+        lines += [words.format(value) for words, value in shown.items() if value is not None]
         return "\n".join(lines)
 
 
@@ -126,10 +120,10 @@ def draw_rows(
     """Draw new rows that resemble those of a table of numbers and categories.
 
     Small tables of numbers are drawn from their in-context density
-    (:class:`isthmus.incontext.ICLTables`). Of others, a row is chosen and moved by the noise of a
-    Gaussian kernel that has the shape of the data (:func:`isthmus.bandwidth.choose`). Numbers are
-    rounded as the table's are; frequent values and categories are those of the chosen, or the
-    nearest, row, exchanged with those of a similar row if nothing else would change.
+    (:class:`isthmus.incontext.ICLTables`). Of others, a row is chosen and moved by a Gaussian
+    kernel with the shape of the data (:func:`isthmus.bandwidth.choose`). Numbers are rounded as the
+    table's are; frequent values and categories are those of the chosen or nearest row, exchanged
+    with those of a similar row if nothing else would change.
 
     Parameters
     ----------
@@ -143,21 +137,19 @@ def draw_rows(
     sigma : float, optional
         Bandwidth of a round kernel, in robust standard deviations. Default: "auto".
     privacy : float
-        Standard deviations of noise that columns of numbers get, with the covariance of the table;
-        means and covariances stay. 0 is closest to the data. No guarantee comes with it:
-        `Draws.membership` measures what draws tell of the rows. Draws that are `given` values get
-        no noise.
+        Standard deviations of noise on columns of numbers, with the covariance of the table; means
+        and covariances stay. 0 is closest to the data. It is no guarantee: see `Draws.membership`.
+        Draws that are `given` values get none.
     outside : bool
         Allow values outside the range of a column.
     check : bool
         Draw also from 70 % of the rows, and compare with the others.
     given : dict, optional
-        Values that draws must have: a number or category, or (low, high) for a range of a column of
-        numbers. Draws are from the conditional density of the kernel. Ranges of several columns
-        whose kernels are correlated are met one by one.
+        Values that draws must have: a number or category, or (low, high) for a range. Draws are
+        from the conditional density of the kernel; ranges of correlated columns are met one by one.
     gaps : {"keep", "fill"}
-        Missing numbers: "keep" draws gaps as often, and where similar rows have them. They are
-        learned from as if filled by a similar row. Missing categories are a category.
+        Missing numbers: "keep" draws gaps as often, and where similar rows have them. Missing
+        categories are a category.
     seed : int
 
     Examples
@@ -173,7 +165,6 @@ def draw_rows(
     import pandas as pd
 
     from isthmus.tables.categories import warn_of_columns
-    from isthmus.tables.columns import is_nested
     from isthmus.tables.encoding import as_frame
 
     n, seed = as_count(n, "n", at_most=MOST_DRAWS), as_seed(seed)
@@ -194,21 +185,14 @@ def draw_rows(
         raise ShapeError("The table has no columns.")
     if len(frame) < 2:
         raise InvalidInputError("One row gives no bandwidth; a table of two or more is needed.")
-    for place, name in enumerate(frame.columns):
-        if is_nested(frame.iloc[:, place]):
-            raise DtypeError(
-                f"Column {name!r} holds lists or other cells that are neither numbers nor "
-                "categories; leave it out."
-            )
     warn_of_columns(frame)
-    table = _CodedTable.of(frame)
+    coded = _CodedTable.of(frame)
     options: dict[str, Any] = {"sigma": sigma, "privacy": privacy, "outside": outside, "seed": seed}
-    generator = _RowGenerator(table, model="kernel" if given else model, **options)
-    generator.keep_gaps = gaps == "keep"
+    generator = _RowGenerator(coded, model="kernel" if given else model, **options)
     if given:
         generator.set_given(given)
-    codes = generator.draw(n, seed)
-    rows, copies = table.decoded(codes), int(generator.copied(codes).sum())
+    codes = generator.draw(n, keep_gaps=gaps == "keep")
+    rows, copies = coded.decoded(codes), int(generator.copied(codes).sum())
     found = Draws(rows, generator.kind, generator.adaptive, None, None, copies)
     if check and len(frame) * HELD_OUT >= FEWEST_CHECKED:
         found = replace(found, **_checked(generator, model, options))
@@ -221,30 +205,34 @@ class _CodedTable:
 
     codes: FloatArray
     levels: dict[int, Any]
-    names: list[Any]
-    dtypes: list[Any]
+    dtypes: pd.Series
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> _CodedTable:
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
+        from isthmus.tables.columns import is_nested
+
         columns, levels = [], {}
-        for place in range(frame.shape[1]):
+        for place, name in enumerate(frame.columns):
             column = frame.iloc[:, place]
+            if is_nested(column) or column.dtype.kind == "c":
+                raise DtypeError(
+                    f"Column {name!r} holds lists, complex numbers or other cells that are neither "
+                    "numbers nor categories; leave it out."
+                )
             if is_numeric_dtype(column) and not is_bool_dtype(column):
-                if column.dtype.kind == "c":
-                    raise DtypeError(f"Column {frame.columns[place]!r} holds complex numbers.")
                 columns.append(column.to_numpy(np.float64, na_value=np.nan))
                 if np.isinf(columns[-1]).any():
                     raise InvalidInputError(
-                        f"Infinite values in {frame.columns[place]!r}. Mark missing cells with NaN."
+                        f"Infinite values in {name!r}. Mark missing cells with NaN."
                     )
             else:
                 codes, values = column.factorize(use_na_sentinel=False)
                 levels[place] = pd.Index(values)
                 columns.append(codes.astype(np.float64))
-        return cls(np.column_stack(columns), levels, list(frame.columns), list(frame.dtypes))
+        return cls(np.column_stack(columns), levels, frame.dtypes)
 
     def decoded(self, drawn: FloatArray) -> pd.DataFrame:
         """Return draws with the columns, types and categories of the table."""
@@ -253,7 +241,7 @@ class _CodedTable:
         from isthmus.tables.encoding import as_integers
 
         columns = []
-        for place, (name, dtype) in enumerate(zip(self.names, self.dtypes, strict=True)):
+        for place, (name, dtype) in enumerate(self.dtypes.items()):
             values: Any = drawn[:, place]
             if place in self.levels:
                 values = self.levels[place].take(values.astype(int))
@@ -264,21 +252,21 @@ class _CodedTable:
 
 
 class _RowGenerator:
-    """The kernel of a table, with what is known of its columns."""
+    """The kernel of a table, or its in-context density, with what is known of its columns."""
 
     def __init__(
         self,
         table: _CodedTable,
         *,
-        model: str = "kernel",
-        sigma: float | None = None,
-        privacy: float = 0.0,
-        outside: bool = False,
-        seed: int = 0,
+        model: str,
+        sigma: float | None,
+        privacy: float,
+        outside: bool,
+        seed: int,
     ) -> None:
         self.table, self.levels, self.codes = table, table.levels, table.codes
-        self.outside, self.privacy = outside, privacy
-        self.gaps, self.keep_gaps = np.isnan(self.codes), False
+        self.outside, self.privacy, self.seed = outside, privacy, seed
+        self.gaps = np.isnan(self.codes)
         self.given: dict[int, tuple[float, float]] = {}
         if self.gaps.any():
             self.codes = _filled(self.codes, np.random.default_rng(seed))
@@ -289,28 +277,24 @@ class _RowGenerator:
         self.scales = robust_scales(self.codes)
         self.scales[self.scales == 0] = 1.0
         self.scales[list(self.levels)] = 1.0
+        self.units = self.scales[self.moving]
         self.kde: GaussianKDE | None = None
         self.density: StudentMixture | None = None
         self.kind, self.adaptive = "given" if sigma else "none", False
         if model != "kernel" and sigma is None:
             self._set_density(required=model == TABLES)
         if len(self.moving) and self.density is None:
-            self._set_kernel(sigma, seed)
+            rows = as_rows(self.codes[:, self.moving] / self.units)
+            width: Any = sigma
+            if sigma is None:
+                width = choose(rows, seed=seed)
+                self.kind, self.adaptive = width.kind, width.factors is not None
+            self.kde = GaussianKDE(rows, width)
         times = Counter(_keys(self.codes))
         self.known = set(times)
         # Where rows repeat as a rule, new ones do, too.
         alone = sum(count == 1 for count in times.values())
         self.repeats = alone <= (1 - MOSTLY_REPEATED) * len(self.codes)
-
-    def _set_kernel(self, sigma: float | None, seed: int) -> None:
-        units = self.scales[self.moving]
-        rows = as_rows(self.codes[:, self.moving] / units)
-        if sigma is not None:
-            self.kde = GaussianKDE(rows, sigma)
-            return
-        found = choose(rows, seed=seed)
-        self.kde = GaussianKDE(rows, found)
-        self.kind, self.adaptive = found.kind, found.factors is not None
 
     def _set_density(self, required: bool) -> None:
         """Read the table in context, if it is small and has no categories."""
@@ -339,68 +323,70 @@ class _RowGenerator:
             kept[:, place] = (times >= max(ATOM_ROWS, ATOM_SHARE * count))[which]
         return kept
 
-    def draw(self, n: int, seed: int) -> FloatArray:
+    def draw(self, n: int, keep_gaps: bool = False) -> FloatArray:
         """Return n rows of numbers and codes of categories. (n, D)"""
-        generator = torch.Generator().manual_seed(seed)
-        random = np.random.default_rng(seed)
-        drawn, chosen = self._proposed(n, generator, random)
-        fixed = np.asarray(self.kept.all(1)) & (not self.repeats)
-        drawn = self._crossed(drawn, chosen, fixed[chosen], random)
-        for number in range(TRIES):
+        generator = torch.Generator().manual_seed(self.seed)
+        random = np.random.default_rng(self.seed)
+        drawn, chosen = np.empty((n, self.codes.shape[1])), np.empty(n, dtype=np.intp)
+        fixed = self.kept.all(1) & (not self.repeats)
+        wrong = np.ones(n, dtype=bool)
+        for number in range(TRIES + 1):
+            drawn[wrong], chosen[wrong] = self._proposed(int(wrong.sum()), generator, random)
+            self._cross(drawn, chosen, wrong & fixed[chosen], NEIGHBORS * (number + 1), random)
             wrong = self.copied(drawn) & (not self.repeats)
             if not self.outside:
                 wrong |= ((drawn < self.low) | (drawn > self.high)).any(1)
             if not wrong.any():
                 break
-            drawn[wrong], chosen[wrong] = self._proposed(int(wrong.sum()), generator, random)
-            drawn = self._crossed(
-                drawn, chosen, wrong & fixed[chosen], random, NEIGHBORS * (number + 2)
-            )
         if not self.outside:
             drawn = np.clip(drawn, self.low, self.high)
         for place, (low, high) in self.given.items():
             drawn[:, place] = np.clip(drawn[:, place], low, high)
-        if self.keep_gaps:
+        if keep_gaps:
             drawn[self.gaps[chosen]] = np.nan
         return drawn
 
     def set_given(self, given: Mapping[Any, Any]) -> None:
         """Choose rows by the mass that their kernels have where draws must lie."""
         log_weights = np.zeros(len(self.codes))
-        names = self.table.names
+        names = list(self.table.dtypes.index)
         for name, value in given.items():
             if name not in names:
                 raise InvalidInputError(f"given names {name!r}, which is no column of the table.")
             place = names.index(name)
-            if place in self.levels:
-                code = self.levels[place].get_indexer([value])[0]
-                if code < 0:
-                    raise InvalidInputError(f"given: column {name!r} has no value {value!r}.")
-                low = high = float(code)
-            else:
-                pair = value if isinstance(value, tuple | list) else (value, value)
-                if len(pair) != 2:
-                    raise InvalidInputError(f"given[{name!r}] must be a number or (low, high).")
-                low, high = (as_number(end, f"given[{name!r}]") for end in pair)
-                if low > high:
-                    raise InvalidInputError(f"given[{name!r}] must be (low, high), low first.")
-            self.given[place] = low, high
-            column = self.codes[:, place]
-            mass = np.where((column >= low) & (column <= high), 0.0, -np.inf)
-            if place in self.moving and self.kde is not None:
-                width = self._widths(place)
-                ends = (low - column) / width, (high - column) / width
-                moved = norm.logpdf(ends[0])
-                if high > low:
-                    moved = np.log(np.maximum(np.abs(ndtr(ends[1]) - ndtr(ends[0])), 1e-300))
-                atoms = self.kept[:, place]
-                if high == low and (atoms & (column == low)).any():
-                    moved = np.full(len(column), -np.inf)  # a density is nothing beside an atom
-                mass = np.where(atoms, mass, moved)
-            log_weights += mass
+            self.given[place] = self._ends(place, name, value)
+            log_weights += self._log_mass(place, *self.given[place])
         if not np.isfinite(log_weights.max()):
             raise InvalidInputError(f"No row of the table is near what is given: {dict(given)}.")
         self.chances = softmax(log_weights)
+
+    def _ends(self, place: int, name: Any, value: Any) -> tuple[float, float]:
+        """Return the range of codes that a column is given."""
+        if place in self.levels:
+            code = self.levels[place].get_indexer([value])[0]
+            if code < 0:
+                raise InvalidInputError(f"given: column {name!r} has no value {value!r}.")
+            return float(code), float(code)
+        pair = value if isinstance(value, tuple | list) else (value, value)
+        ends = [as_number(end, f"given[{name!r}]") for end in pair]
+        if len(ends) != 2 or ends[0] > ends[1]:
+            raise InvalidInputError(f"given[{name!r}] must be a number or (low, high).")
+        return ends[0], ends[1]
+
+    def _log_mass(self, place: int, low: float, high: float) -> FloatArray:
+        """Return the log of what each row's kernel has between the ends, or at the point. (m,)"""
+        column = self.codes[:, place]
+        mass = np.where((column >= low) & (column <= high), 0.0, -np.inf)
+        if place not in self.moving or self.kde is None:
+            return mass
+        width, atoms = self._widths(place), self.kept[:, place]
+        moved = norm.logpdf((low - column) / width)
+        if high > low:
+            within = np.abs(ndtr((high - column) / width) - ndtr((low - column) / width))
+            moved = np.log(np.maximum(within, 1e-300))
+        elif (atoms & (column == low)).any():
+            moved = np.full(len(column), -np.inf)  # a density is nothing beside an atom
+        return np.where(atoms, mass, moved)
 
     def _widths(self, place: int) -> FloatArray:
         """Return the deviation of each row's kernel along a column that moves. (m,)"""
@@ -416,11 +402,10 @@ class _RowGenerator:
     ) -> FloatArray:
         """Move draws about rows to where they are given, the other columns by their regression."""
         assert self.kde is not None
-        units = self.scales[self.moving]
-        covariance = self.kde._covariances().numpy() * np.outer(units, units)
         places = [at for at, place in enumerate(self.moving) if int(place) in self.given]
         if not places:
             return noisy
+        covariance = self.kde._covariances().numpy() * np.outer(self.units, self.units)
         targets = []
         for at in places:
             place = int(self.moving[at])
@@ -446,16 +431,14 @@ class _RowGenerator:
                 chosen = random.integers(len(self.codes), size=n)
             if self.kde is None:
                 return self.codes[chosen].copy(), chosen
-            noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy()
-            noisy = noisy * self.scales[self.moving]
-            if self.given:
-                noisy = self._conditioned(noisy, chosen, random)
+            noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy() * self.units
+            noisy = self._conditioned(noisy, chosen, random)
         else:
             from scipy.spatial import cKDTree
 
             noisy = np.asarray(self.density.sample(n, seed=generator))
-            units = self.scales[self.moving]
-            chosen = cKDTree(self.codes[:, self.moving] / units).query(noisy / units)[1]
+            tree = cKDTree(self.codes[:, self.moving] / self.units)
+            chosen = tree.query(noisy / self.units)[1]
         if self.privacy and not self.given:
             noisy = self._blurred(noisy, random)
         rows = self.codes[chosen].copy()
@@ -470,18 +453,18 @@ class _RowGenerator:
         """Add noise with the covariance of the table, and shrink to the mean: moments stay."""
         rows = self.codes[:, self.moving]
         mean, covariance = rows.mean(0), np.atleast_2d(np.cov(rows.T))
-        size = self.privacy, np.sqrt(1 + self.privacy**2)
         noise = random.multivariate_normal(0 * mean, covariance, len(noisy), method="eigh")
-        return np.asarray(mean + (noisy - mean + size[0] * noise) / size[1])
+        moved = noisy - mean + self.privacy * noise
+        return np.asarray(mean + moved / np.sqrt(1 + self.privacy**2))
 
-    def _crossed(
+    def _cross(
         self,
         drawn: FloatArray,
         chosen: NDArray[Any],
         which: NDArray[np.bool_],
+        neighbors: int,
         random: np.random.Generator,
-        neighbors: int = NEIGHBORS,
-    ) -> FloatArray:
+    ) -> None:
         """Exchange values with a similar row, in rows where nothing else moves."""
         for row in np.flatnonzero(which):
             apart = (self.codes != self.codes[chosen[row]]).mean(1)
@@ -489,7 +472,6 @@ class _RowGenerator:
             swap = random.random((self.codes.shape[1],)) < 0.5
             swap[list(self.given)] = False
             drawn[row, swap] = self.codes[other, swap]
-        return drawn
 
     def copied(self, drawn: FloatArray) -> NDArray[np.bool_]:
         """Return True for draws that equal a row of the table."""
@@ -497,7 +479,7 @@ class _RowGenerator:
 
     def _stored(self, values: FloatArray, place: int) -> FloatArray:
         """Return values as a column of narrow floats holds them."""
-        kind = self.table.dtypes[place]
+        kind = self.table.dtypes.iloc[place]
         narrow = getattr(kind, "numpy_dtype", kind)
         if narrow in (np.float16, np.float32):
             return values.astype(narrow).astype(np.float64)
@@ -541,7 +523,7 @@ def _checked(whole: _RowGenerator, model: str, options: dict[str, Any]) -> dict[
         fitted = _RowGenerator(part, model=model, **options)
     except InvalidInputError:
         return {}
-    drawn = fitted.draw(min(len(learned), MOST_CHECKED), seed)
+    drawn = fitted.draw(min(len(learned), MOST_CHECKED))
     real, source = whole.codes[apart], whole.codes[learned]
     places = whole.moving if len(whole.moving) else slice(None)
     both = np.concatenate([real, drawn[: len(real)]])

@@ -214,7 +214,7 @@ def _read_context(arguments: argparse.Namespace, model: ICLEBM | ICLTables) -> T
 
     columns = {"id": arguments.id, "drop": arguments.drop}
     table = read_table(arguments.context, **columns, missing=not isinstance(model, ICLEBM))
-    notes = [*table.notes, *options.note_on_label(table, label_option=False)]
+    notes = [*table.notes, *options.note_on_label(table, advice="")]
     if isinstance(model, ICLEBM):
         count = table.X.shape[1]
         if count != model.dim:

@@ -117,14 +117,16 @@ def _with_arguments(parser: Parser, text: dict[str, Any], action: Action) -> Par
 
 
 def _add(group: argparse._ActionsContainer, options: dict[str, Any]) -> None:
-    exclusive = group.add_mutually_exclusive_group()
+    exclusive = None
     for names, own in options.items():
         given = SHARED.get(names, {}) | own
         settings = {**KINDS[given.pop("kind", "text")], **given}
         if "help" in settings:
             text = settings["help"].replace("{readable}", READABLE)
             settings["help"] = text.replace("{writable}", WRITABLE)
-        target = exclusive if settings.pop("exclusive", False) else group
+        target = group
+        if settings.pop("exclusive", False):
+            target = exclusive = exclusive or group.add_mutually_exclusive_group()
         target.add_argument(*names.split(), **settings)
 
 

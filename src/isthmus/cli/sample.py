@@ -28,7 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     options.check_outputs(arguments, arguments.data)
     is_model, chain = _is_model(arguments.data), arguments.sampler != "exact"
     if is_model:
-        options.refuse(arguments, "energy sigma beta k no-standardise", "the model is fitted.")
+        options.refuse(
+            arguments, "energy sigma beta k no-standardise", "the model is fitted already."
+        )
     fitted = chain or not arguments.standardise
     fitted |= any(one is not None for one in (arguments.sigma, arguments.beta, arguments.k))
     if not is_model and not fitted and arguments.energy in (None, "tables", "kernel"):

@@ -40,8 +40,8 @@ CHECKED_ROWS, LEARNED_ROWS = 2000, 20_000
 FOLDS_OF_FEW, FOLDS_OF_MANY, FEW_ROWS = 10, 4, 500
 LISTED_COLUMNS = 15
 TOO_FEW = "too few rows to measure how well the gaps are filled."
-# An error this close to that of column means is no improvement; below this, theirs is rounding.
-NO_BETTER, EXACT = 0.95, 1e-9
+# An error this close to that of column means is no improvement.
+NO_BETTER = 0.95
 # A column with a smaller share of known cells is nearly empty; text with more gaps is optional.
 NEARLY_EMPTY, OPTIONAL = 0.1, 0.5
 
@@ -62,13 +62,13 @@ class FilledTable(Summarised):
     sigma : float or None
         The bandwidth of "kde", in standard deviations of the columns, which are `scale` (D,).
     errors, baseline : ndarray (m, D) or None
-        Errors at hidden cells, and those of column means, in the units of the table; NaN where no
-        cell was hidden. None if errors cannot be measured.
+        Errors at hidden cells, and those of column means; NaN where no cell was hidden. None if
+        errors cannot be measured.
     words, word_gaps : DataFrame (n, C) and ndarray of bool; or None
         The columns of text, with their gaps filled, and where those were.
     word_errors : dict
-        For each column of text that was filled, the shares of wrong values at its hidden cells and
-        of its most frequent value there, and the number of those cells.
+        For each column of text that was filled, the share of wrong values at hidden cells, that of
+        its most frequent value, and the number of cells.
     """
 
     X: FloatArray
@@ -217,7 +217,6 @@ def fill_gaps(
     as_choice(how, "how", ("mean", "mode"))
     seed = as_seed(seed, 2**32 - 1)
     standardise = as_flag(standardise, "standardise")
-    gaps = np.isnan(rows)
     if words is not None:
         require_kind(words, "words", pd.DataFrame)
         if len(words) != len(rows):
@@ -232,51 +231,67 @@ def fill_gaps(
     source = rows if memory is None else _columns_of(memory, names)
     if energy is None and sigma is None and standardise:
         energy = "memory"
-    if energy is not None:
-        as_choice(energy, "energy", ("memory", "kde", "crp", "tables"))
-    choices: dict[Any, list[Candidate]] = {"kde": [*SIGMAS], "crp": [None], "tables": ["tables"]}
-    tried: list[Candidate] = choices.get(energy, [*SIGMAS, None])
-    if sigma is not None:
-        if energy not in (None, "kde"):
-            raise InvalidInputError(f"sigma is the bandwidth of the energy kde, not of {energy}.")
-        tried = [as_number(sigma, "sigma", above=0)]
+    tried = _candidates(energy, sigma)
     scaling = Scaling.of(source, standardise or energy == "memory")
-    result = FilledTable(rows, gaps, names, "", None, how, scaling.scale)
+    result = FilledTable(rows, np.isnan(rows), names, "", None, how, scaling.scale)
     if energy == "memory":
-        words = words if memory is None and words is not None and words.shape[1] else None
-        result = _filled_from_memory(result, source, words, fill, seed)
-    elif gaps.any():
-        Z = scaling.into(source)
-        found = hide_and_fill(Z, gaps[gaps.any(1)], tried, how, seed, show_progress)
-        if found is None and energy == "kde" and sigma is None:
-            raise InvalidInputError(
-                "There are too few complete rows to choose a bandwidth; give sigma, or use the "
-                "energy crp."
-            )
-        chosen, errors, baseline = found or (tried[-1], None, None)
-        filled = scaling.back(_fill(_energy(chosen, Z, seed), scaling.into(rows), how))
-        width = chosen if isinstance(chosen, float) else None
-        result = replace(
-            result,
-            X=np.where(gaps, filled, rows),
-            energy="kde" if width else str(chosen or "crp"),
-            sigma=width,
-            errors=None if errors is None else errors * scaling.scale,
-            baseline=None if baseline is None else baseline * scaling.scale,
-            notes=(TOO_FEW,) * (found is None),
-        )
+        used = memory is None and words is not None and words.shape[1] > 0
+        result = _filled_from_memory(result, source, words if used else None, fill, seed)
+    elif result.gaps.any():
+        result = _filled_by_energy(result, scaling, source, tried, seed, show_progress)
     sparse = (~np.isnan(source)).mean(0) < NEARLY_EMPTY
-    blank = gaps & sparse & [name not in fill for name in names]
+    blank = result.gaps & sparse & [name not in fill for name in names]
     if not blank.any():
         return result
     note = _note_on_blanks(np.array(names)[blank.any(0)], "nearly empty")
     return replace(result, X=np.where(blank, np.nan, result.X), notes=(*result.notes, note))
 
 
-def _note_on_blanks(names: Any, reason: str) -> str:
-    return (
-        f"Gaps are left in columns that are {reason}: {listed([str(name) for name in names], 5)}."
+def _candidates(energy: str | None, sigma: float | None) -> list[Candidate]:
+    """Return the energies to choose from, and refuse others."""
+    choices: dict[Any, list[Candidate]] = {"kde": [*SIGMAS], "crp": [None], "tables": ["tables"]}
+    if energy is not None:
+        as_choice(energy, "energy", ("memory", *choices))
+    if sigma is None:
+        return choices.get(energy, [*SIGMAS, None])
+    if energy not in (None, "kde"):
+        raise InvalidInputError(f"sigma is the bandwidth of the energy kde, not of {energy}.")
+    return [as_number(sigma, "sigma", above=0)]
+
+
+def _filled_by_energy(
+    result: FilledTable,
+    scaling: Scaling,
+    source: FloatArray,
+    tried: list[Candidate],
+    seed: int,
+    show_progress: bool | None,
+) -> FilledTable:
+    """Fill a table by the best of the energies that are tried."""
+    Z, patterns = scaling.into(source), result.gaps[result.gaps.any(1)]
+    found = hide_and_fill(Z, patterns, tried, result.how, seed, show_progress)
+    if found is None and tried == [*SIGMAS]:
+        raise InvalidInputError(
+            "There are too few complete rows to choose a bandwidth; give sigma, or use the energy "
+            "crp."
+        )
+    chosen, errors, baseline = found or (tried[-1], None, None)
+    filled = _fill(_energy(chosen, Z, seed), scaling.into(result.X), result.how)
+    width = chosen if isinstance(chosen, float) else None
+    return replace(
+        result,
+        X=np.where(result.gaps, scaling.back(filled), result.X),
+        energy="kde" if width else str(chosen or "crp"),
+        sigma=width,
+        errors=None if errors is None else errors * scaling.scale,
+        baseline=None if baseline is None else baseline * scaling.scale,
+        notes=(TOO_FEW,) * (found is None),
     )
+
+
+def _note_on_blanks(names: Any, reason: str) -> str:
+    shown = listed([str(name) for name in names], 5)
+    return f"Gaps are left in columns that are {reason}: {shown}."
 
 
 def _filled_from_memory(
@@ -285,8 +300,8 @@ def _filled_from_memory(
     """Fill a table by a :class:`MemoryImputer` of a source, with words that are not optional."""
     import pandas as pd
 
-    rows, width, notes = result.X, result.X.shape[1], []
-    table, used, word_errors = rows, [], {}
+    width, table, notes = result.X.shape[1], result.X, []
+    used, word_errors = [], {}
     if words is not None:
         word_gaps = words.isna().to_numpy()
         optional = (word_gaps.mean(0) > OPTIONAL) & [name not in fill for name in words.columns]
@@ -295,9 +310,8 @@ def _filled_from_memory(
             notes.append(_note_on_blanks(words.columns[optional], "mostly blank"))
         result = replace(result, words=words, word_gaps=word_gaps, notes=tuple(notes))
     if used:
-        table = pd.DataFrame(rows, index=words.index).add_prefix("x")
-        table = table.join(words[used].add_prefix("w"))
-        source = table
+        table = pd.DataFrame(table, index=words.index).add_prefix("x")
+        source = table = table.join(words[used].add_prefix("w"))
     if not np.any(pd.isna(table)):
         return result
     imputer = MemoryImputer(random_state=seed)
@@ -312,7 +326,6 @@ def _filled_from_memory(
             if imputer.indicator_[:, place].any() and imputer.checked_[place]:
                 shares = float(imputer.errors_[place]), float(imputer.mean_errors_[place])
                 word_errors[name] = (*shares, int(imputer.checked_[place]))
-        filled = filled[:, :width].astype(np.float64)
     errors, baseline = (each[:, :width] for each in imputer.hidden_errors())
     measured = not np.isnan(errors).all()
     if not measured:
@@ -321,7 +334,7 @@ def _filled_from_memory(
         notes.append("the errors are those of means; modes have larger ones.")
     return replace(
         result,
-        X=filled,
+        X=filled[:, :width].astype(np.float64),
         energy="memory",
         words=words,
         word_errors=word_errors,
@@ -388,17 +401,15 @@ def _folds(
     order = generator.permutation(len(Z))
     checked = order[:CHECKED_ROWS]
     hidden = patterns[generator.integers(len(patterns), size=len(checked))] & ~np.isnan(Z[checked])
-    useful = hidden.any(1)
-    checked, hidden = checked[useful], hidden[useful]
+    checked, hidden = checked[hidden.any(1)], hidden[hidden.any(1)]
     count = min(FOLDS_OF_FEW if len(Z) <= FEW_ROWS else FOLDS_OF_MANY, len(checked))
     for number in range(count):
-        own = np.arange(number, len(checked), count)
+        own = slice(number, None, count)
         others = np.setdiff1d(order, checked[own])
         if len(others) > LEARNED_ROWS:
             others = generator.choice(others, LEARNED_ROWS, replace=False)
-        learned = Z[others]
-        if len(others) and not np.isnan(learned).all(0).any():
-            yield learned, Z[checked[own]], hidden[own]
+        if len(others) and not np.isnan(Z[others]).all(0).any():
+            yield Z[others], Z[checked[own]], hidden[own]
 
 
 def _energy(sigma: Candidate, Z: FloatArray, seed: int) -> Memory:
@@ -450,14 +461,11 @@ def _filled_by_model(
 
 def _check_lines(check: dict[str, Any], text: set[str]) -> list[str]:
     """Return the errors as an aligned table with a line for each column."""
-    exact = check["error_of_column_means"] < EXACT
-    ratio = 0.0 if exact else check["error"] / check["error_of_column_means"]
-    outcome = (
-        "column means are exact" if exact else f"the error is {ratio:.0%} of that of column means"
-    )
+    # Errors of column means that are exact are rounding.
+    ratio = check["error"] / max(check["error_of_column_means"], 1e-9)
     lines = [
         f"Checked on {counted(check['cells'], 'known cell')}, hidden in the pattern of the gaps: "
-        f"{outcome}."
+        f"the error is {ratio:.0%} of that of column means."
     ]
     if ratio > NO_BETTER:
         verdict = "do better" if ratio > 1 / NO_BETTER else "would do as well"

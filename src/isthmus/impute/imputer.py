@@ -128,9 +128,7 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         places = self._coding.places
         groups = [places[place] for place in self._coding.categories]
         self._units = ColumnUnits.of(rows, weights, groups)
-        generator = np.random.default_rng(
-            check_random_state(self.random_state).randint(2**31, size=4)
-        )
+        generator = _generator(self.random_state)
         learned = max(LEARNED_ROWS, LEARNED_ROWS_A_COLUMN * rows.shape[1], most)
         if len(rows) > learned:
             chosen = np.sort(generator.permutation(len(rows))[:learned])
@@ -191,8 +189,7 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         """
         check_is_fitted(self, "blend_")
         n = as_count(n, "n")
-        seed = check_random_state(self.random_state if random_state is None else random_state)
-        generator = np.random.default_rng(seed.randint(2**31, size=4))
+        generator = _generator(self.random_state if random_state is None else random_state)
         rows = self._numbers(X, reset=False)
         Z = self._units.into(rows)
         drawn = np.repeat(Z[None], n, 0)
@@ -253,9 +250,8 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         filled = Z.copy()
         for places in self._memories.open_blocks(Z):
             block = Z[places]
-            filled[places] = np.where(
-                np.isnan(block), self._blend.fill(self._memories, block), block
-            )
+            means = self._blend.fill(self._memories, block)
+            filled[places] = np.where(np.isnan(block), means, block)
         return filled
 
     def _numbers(self, X: Any, reset: bool) -> FloatArray:
@@ -320,10 +316,8 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         self.categories_ = {self._names[at]: values for at, values in coding.categories.items()}
         for place, values in coding.categories.items():
             own = np.isin(column, np.arange(dim)[coding.places[place]])
-            # The cells of a row stand together.
-            guesses, flags = (
-                cells[own].reshape(-1, max(len(values), 1)) for cells in (found, truth)
-            )
+            width = max(len(values), 1)  # the cells of a row stand together
+            guesses, flags = (cells[own].reshape(-1, width) for cells in (found, truth))
             # A value that is none of the categories is always guessed wrong.
             right = np.where(flags.max(1) > 0.5, flags.argmax(1), -1)
             if len(right):
@@ -337,6 +331,10 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _generator(random_state: Any) -> np.random.Generator:
+    return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
 
 
 def _errors(differences: FloatArray, column: NDArray[np.intp], dim: int) -> FloatArray:

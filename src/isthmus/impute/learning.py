@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from isthmus.impute.retrieval import FilledMemories
-from isthmus.impute.shape import (
-    MOST_FULL_COLUMNS,
-    FloatArray,
-    Mask,
-    Shape,
-    learn_shape,
-    linear_fill,
-    numbers_of_factors,
-)
+from isthmus.impute.shape import FloatArray, Mask, Shape, learn_shape, linear_fill
 
 # Shares of the variances of columns.
 RIDGES = (0.0001, 0.003, 0.1, 3.0)
-# More factors are not tried once they raise the error by this factor.
-TOO_MANY = 1.2
 CHECKED_ROWS, CHECKED_SHARE, CHECKED_MEMORIES = 300, 1 / 3, 1200
 # Tables with up to so many rows are checked several times, until so many cells were hidden.
 SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 600, 12, 3000
@@ -35,8 +24,7 @@ PRIOR_CELLS = 60
 MEASURED_ROWS, MEASURED_DRAWS = 150, 40
 # Cells that the table as a whole counts for, beside those of a column.
 PRIOR_SPREAD_CELLS = 10.0
-# Columns with fewer hidden cells have the gain of the table.
-FEWEST_CELLS = 60
+# The share of errors that intervals of draws cover.
 COVERAGE = 0.9
 
 
@@ -92,14 +80,14 @@ def learn(
     tables = [Z.copy() for _ in choices]
     for table, (places, hidden) in zip(tables, choices, strict=True):
         table[places] = np.where(hidden, np.nan, Z[places])
-    factors, shapes = _choose_shape(Z, tables, weights)
     checks: list[Check] = []
-    for (places, hidden), table, shape in zip(choices, tables, shapes, strict=True):
+    for table, (places, hidden) in zip(tables, choices, strict=True):
+        shape = learn_shape(table, weights)
         memories = _memories(table, weights, shape, min(most_memories, CHECKED_MEMORIES), generator)
         checks.append(Check(memories, places, Z[places], table[places], hidden))
     ridge = _choose_ridge(checks)
     checks = [replace(check, memories=check.memories.refilled(ridge)) for check in checks]
-    shape = learn_shape(Z, weights, factors, checks[0].memories.shape)
+    shape = learn_shape(Z, weights, checks[0].memories.shape)
     memories = _memories(Z, weights, shape, most_memories, generator)
     return memories.refilled(ridge), _blend(checks, ridge), checks
 
@@ -125,31 +113,6 @@ def _hide(
             hidden[row, features == features[generator.choice(own)]] = False
     hidden[:, known.sum(0) - hidden.sum(0) < 2] = False
     return places, hidden
-
-
-def _choose_shape(
-    Z: FloatArray, tables: Sequence[FloatArray], weights: FloatArray
-) -> tuple[int, list[Shape]]:
-    """Return the number of factors with the least linear error at hidden cells, and the shapes."""
-    tried = tables if Z.shape[1] <= MOST_FULL_COLUMNS else tables[:1]
-    choices = numbers_of_factors(*Z.shape)
-    best: tuple[float, int, list[Shape]] | None = None
-    for factors in choices:
-        shapes = [learn_shape(table, weights, factors) for table in tried]
-        error = sum(map(partial(_linear_error, Z), tried, shapes)) if len(choices) > 1 else 0.0
-        if best is None or error < best[0]:
-            best = error, factors, shapes
-        elif factors and error > TOO_MANY * best[0]:
-            break
-    assert best is not None
-    _, factors, shapes = best
-    return factors, shapes + [learn_shape(one, weights, factors) for one in tables[len(tried) :]]
-
-
-def _linear_error(Z: FloatArray, table: FloatArray, shape: Shape) -> float:
-    hidden = np.isnan(table) & ~np.isnan(Z)
-    rows = hidden.any(1)
-    return float(np.square(linear_fill(shape, table[rows]) - Z[rows])[hidden[rows]].sum())
 
 
 def _memories(
@@ -232,14 +195,10 @@ def _shrunk(estimates: FloatArray, truth: FloatArray, prior: FloatArray, pull: f
 
 @dataclass(frozen=True)
 class Spread:
-    """Factors (D,) of the deviations of memories, and standard deviations (D,) of noise.
-
-    `doubt` is the error of a memory's cell that is itself filled.
-    """
+    """Factors (D,) of the deviations of memories, and standard deviations (D,) of noise."""
 
     local: FloatArray
     noise: FloatArray
-    doubt: FloatArray
 
     @classmethod
     def of(cls, checks: Sequence[Check], blend: Blend, generator: np.random.Generator) -> Spread:
@@ -247,9 +206,9 @@ class Spread:
         dim = checks[0].truth.shape[1]
         row, column = blend.cells
         if not len(row):
-            return cls(np.ones(dim), np.zeros(dim), np.zeros(dim))
+            return cls(np.ones(dim), np.zeros(dim))
         errors = _column_means(np.square(blend.found - blend.truth), column, dim)
-        unit = cls(np.ones(dim), np.zeros(dim), np.sqrt(errors))
+        unit = cls(np.ones(dim), np.zeros(dim))
         parts, places, start = [], [], 0
         for check in checks:
             given = check.given[:MEASURED_ROWS]
@@ -266,8 +225,11 @@ class Spread:
         noise = np.sqrt(np.maximum(errors - np.square(factor) * local, 0.0))
         trial = factor[column] * (cells - cells.mean(0))
         trial += noise[column] * generator.standard_normal(cells.shape)
-        gain = _gain(trial, (blend.truth - blend.found)[chosen], column, dim)
-        return cls(gain * factor, gain * noise, unit.doubt)
+        low, high = np.quantile(trial, ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2), axis=0)
+        error = (blend.truth - blend.found)[chosen]
+        reach = np.maximum(np.where(error > 0, high, -low), 1e-9)
+        gain = float(np.clip(np.quantile(np.abs(error) / reach, COVERAGE), 0.3, 3.0))
+        return cls(gain * factor, gain * noise)
 
 
 def _column_means(values: FloatArray, column: np.ndarray, dim: int) -> FloatArray:
@@ -275,19 +237,6 @@ def _column_means(values: FloatArray, column: np.ndarray, dim: int) -> FloatArra
     sums, counts = np.bincount(column, values, dim), np.bincount(column, minlength=dim)
     found: FloatArray = (sums + PRIOR_SPREAD_CELLS * values.mean()) / (counts + PRIOR_SPREAD_CELLS)
     return found
-
-
-def _gain(trial: FloatArray, error: FloatArray, column: np.ndarray, dim: int) -> FloatArray:
-    """Return the factors (D,) that make intervals of trial deviations cover the errors."""
-    low, high = np.quantile(trial, ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2), axis=0)
-    reach = np.maximum(np.where(error > 0, high, -low), 1e-9)
-    ratio = np.abs(error) / reach
-    common = float(np.clip(np.quantile(ratio, COVERAGE), 0.3, 3.0))
-    gain = np.full(dim, common)
-    for place in np.flatnonzero(np.bincount(column, minlength=dim) >= FEWEST_CELLS):
-        own = np.quantile(ratio[column == place], COVERAGE)
-        gain[place] = np.clip(own, common / 2, common * 2)
-    return gain
 
 
 def draw_block(
@@ -304,7 +253,6 @@ def draw_block(
     shares = memories.responsibilities(queries)
     regress = memories.shape.regression(queries.known, blend.ridge)
     centre = memories.corrected(queries, shares, regress)
-    filled_cells = np.isnan(memories.rows)
     drawn = np.empty((len(renewal), *Z.shape))
     for number, weights in enumerate(renewal):
         steps = np.cumsum(shares * weights.astype(np.float32), axis=1)
@@ -312,8 +260,6 @@ def draw_block(
         chosen = np.minimum((steps < level).sum(1), len(weights) - 1)
         rows = memories.centred[chosen]
         deviation = rows + regress(np.where(queries.known, queries.residuals - rows, 0.0)) - centre
-        doubt = generator.standard_normal(Z.shape) * spread.doubt
-        deviation += np.where(filled_cells[chosen], doubt, 0.0)
         noise = spread.noise * generator.standard_normal(Z.shape)
         drawn[number] = means + spread.local * deviation + noise
     return drawn

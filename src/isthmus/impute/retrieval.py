@@ -15,8 +15,9 @@ SinglesArray = NDArray[np.float32]
 # The bandwidth of a query is this multiple of its distance to this neighbour.
 BANDWIDTH, NEIGHBOUR = 0.42, 10
 CLOSEST = 1e-6
-# What the covariance of the table counts for beside that of a neighbourhood, which is wider.
-LOCAL_PRIOR, LOCAL_WIDER = 0.15, 2.0
+# What the covariance of the table counts for beside that of a neighbourhood, which is wider; and
+# the share of its variances that keeps systems solvable.
+LOCAL_PRIOR, LOCAL_WIDER, LOCAL_FLOOR = 0.15, 2.0, 0.0075
 TYPICAL_ROWS = 300
 
 
@@ -45,11 +46,6 @@ class FilledMemories:
         for place in np.flatnonzero(np.isnan(rows).any(1)):
             self.places.setdefault(rows[place].tobytes(), []).append(int(place))
         self.products: SinglesArray | None = None
-
-    @property
-    def width(self) -> int:
-        """Entries that a query takes."""
-        return max(self.shape.width, 3 * len(self.rows))
 
     def queries(self, Z: FloatArray) -> Queries:
         """Return rows with gaps (n, D) with their distances over the known columns.
@@ -109,7 +105,7 @@ class FilledMemories:
         both = queries.known[:, :, None] & queries.known[:, None, :]
         system = np.where(both, moments, 0.0)
         diagonal = np.arange(dim)
-        floor = 0.05 * LOCAL_PRIOR * self.shape.variances
+        floor = LOCAL_FLOOR * self.shape.covariance.diagonal()
         system[:, diagonal, diagonal] += np.where(queries.known, floor, 1.0)
         right = np.where(queries.known, queries.residuals - means, 0.0)
         solved = np.linalg.solve(system, right[:, :, None])
@@ -122,21 +118,21 @@ class FilledMemories:
         one with the covariance of the neighbourhood.
         """
         queries = self.queries(Z)
+        found = [self.retrieved(queries, ridge)]
+        return [*found, self.local(queries)] if isinstance(self.shape, Covariance) else found
+
+    def retrieved(self, queries: Queries, ridge: float) -> FloatArray:
+        """Return the retrieved mean, corrected by a regression with a ridge."""
         regress = self.shape.regression(queries.known, ridge)
-        retrieved = self.corrected(queries, self.responsibilities(queries), regress)
-        return (
-            [retrieved, self.local(queries)] if isinstance(self.shape, Covariance) else [retrieved]
-        )
+        return self.corrected(queries, self.responsibilities(queries), regress)
 
     def refilled(self, ridge: float) -> FilledMemories:
         """Return memories whose gaps are filled by retrieval from the others."""
         filled = self.filled.copy()
         for places in self.open_blocks(self.rows):
             rows = self.rows[places]
-            queries = self.queries(rows)
-            regress = self.shape.regression(queries.known, ridge)
-            means = self.corrected(queries, self.responsibilities(queries), regress)
-            filled[places] = np.where(np.isnan(rows), means + self.shape.mean, rows)
+            means = self.retrieved(self.queries(rows), ridge) + self.shape.mean
+            filled[places] = np.where(np.isnan(rows), means, rows)
         return FilledMemories(self.rows, filled, self.shape, self.weights)
 
     def open_blocks(self, Z: FloatArray) -> Iterator[NDArray[np.intp]]:
@@ -144,5 +140,5 @@ class FilledMemories:
         gaps = np.isnan(Z)
         places = np.flatnonzero(gaps.any(1))
         order = np.lexsort(np.packbits(gaps[places], axis=1).T)
-        places = places[order]
-        return (places[block] for block in blocks(len(places), self.width))
+        places, width = places[order], max(self.shape.width, 3 * len(self.rows))
+        return (places[block] for block in blocks(len(places), width))

@@ -13,9 +13,8 @@ Mask = NDArray[np.bool_]
 # Maps residuals (n, D), zero where unknown, to the mean of every cell given the known ones.
 Regression = Callable[[FloatArray], FloatArray]
 
-# Tables with more columns than the first may have a shape made of factors, with more than the
-# second they must.
-MOST_SURELY_FULL, MOST_FULL_COLUMNS = 64, 100
+# Tables with more columns have a shape made of factors.
+MOST_FULL_COLUMNS = 64
 # Covariances of columns shrink by this share times columns over rows.
 SHRINKAGE = 0.01
 ROUNDS, ROUNDS_FROM_START = 6, 2
@@ -24,9 +23,8 @@ BLOCK_ENTRIES = 2**21
 SMALLEST_VARIANCE = 1e-6
 # Pseudo-counts: of loadings of 0, and of a noise of one hundredth.
 LOADING_COUNT, NOISE_COUNT, NOISE_SUM = 15.0, 2.0, 0.02
-FACTORS = (3, 6, 12, 24, 48, 96)
-# A round of learning factors takes at most about so many multiplications.
-MOST_WORK = 4e9
+# At most so many factors, each of some rows, and so many multiplications in a round of learning.
+MOST_FACTORS, FACTORS_A_ROW, MOST_WORK = 48, 0.7, 4e9
 
 
 def blocks(count: int, width: int) -> Iterator[slice]:
@@ -47,20 +45,18 @@ class Covariance:
         """Entries that a row takes while it is regressed."""
         return 2 * len(self.mean) ** 2
 
-    @property
-    def variances(self) -> FloatArray:
-        """The variance of each column."""
-        return self.covariance.diagonal()
-
     def precisions(self, known: Mask, ridge: float = 0.0) -> tuple[FloatArray, NDArray[np.intp]]:
         """Return the inverse covariance of the known columns of each pattern, and each row's."""
-        patterns, place = _patterns(known)
-        diagonal = np.arange(len(self.mean))
+        packed = np.packbits(known, axis=1)
+        _, first, place = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        patterns, diagonal = known[first], np.arange(len(self.mean))
         inverses = np.where(patterns[:, :, None] & patterns[:, None, :], self.covariance, 0.0)
-        inverses[:, diagonal, diagonal] += np.where(patterns, ridge * self.variances, 1.0)
+        inverses[:, diagonal, diagonal] += np.where(
+            patterns, ridge * self.covariance.diagonal(), 1.0
+        )
         inverses = np.linalg.inv(inverses)
         inverses[:, diagonal, diagonal] *= patterns
-        return inverses, place
+        return inverses, place.reshape(-1)
 
     def regression(self, known: Mask, ridge: float) -> Regression:
         """Return the map from known to all cells for rows with known cells (n, D)."""
@@ -98,12 +94,6 @@ class Factors:
         """Entries that a row takes while it is regressed."""
         return 2 * self.loadings.shape[1] ** 2 + 2 * len(self.mean)
 
-    @property
-    def variances(self) -> FloatArray:
-        """The variance of each column."""
-        found: FloatArray = np.square(self.loadings).sum(1) + self.noise
-        return found
-
     def spreads(self, known: Mask, noise: FloatArray) -> FloatArray:
         """Return the covariances of the factors given the known cells. (n, k, k)"""
         count = self.loadings.shape[1]
@@ -116,7 +106,8 @@ class Factors:
 
     def regression(self, known: Mask, ridge: float) -> Regression:
         """Return the map from known to all cells for rows with known cells (n, D)."""
-        noise = self.noise + ridge * self.variances
+        variances = np.square(self.loadings).sum(1) + self.noise
+        noise = self.noise + ridge * variances
         spreads, scaled = self.spreads(known, noise), self.loadings / noise[:, None]
         return lambda residuals: (
             ((residuals @ scaled)[:, None, :] @ spreads)[:, 0] @ self.loadings.T
@@ -154,23 +145,13 @@ class Factors:
 Shape = Covariance | Factors
 
 
-def numbers_of_factors(count: int, dim: int) -> list[int]:
-    """Return numbers of factors to choose from for a table (count, dim); 0 is a covariance."""
-    numbers = [0] if dim <= MOST_FULL_COLUMNS else []
-    if dim > MOST_SURELY_FULL:
-        most = max(int(0.7 * min(count, dim)), 1)
-        most = min(most, max(int(np.sqrt(MOST_WORK / (count * dim))), FACTORS[0]))
-        numbers += [number for number in FACTORS if number <= most] or [most]
-    return numbers
-
-
-def learn_shape(
-    Z: FloatArray, weights: FloatArray, factors: int, start: Shape | None = None
-) -> Shape:
-    """Learn a number of factors, or a covariance if it is 0, from rows (n, D) with gaps."""
-    known = ~np.isnan(Z)
-    shape = start
-    if shape is None and factors:
+def learn_shape(Z: FloatArray, weights: FloatArray, start: Shape | None = None) -> Shape:
+    """Learn a covariance, or factors if there are many columns, from rows (n, D) with gaps."""
+    count, dim = Z.shape
+    known, shape = ~np.isnan(Z), start
+    if shape is None and dim > MOST_FULL_COLUMNS:
+        most = min(FACTORS_A_ROW * min(count, dim), np.sqrt(MOST_WORK / (count * dim)))
+        factors = int(np.clip(most, 1, MOST_FACTORS))
         shape = _principal(np.where(known, Z, 0.0), weights, factors)
     shape = shape or _chained(Z, weights)
     for _ in range(ROUNDS_FROM_START if start else ROUNDS):
@@ -178,24 +159,14 @@ def learn_shape(
     return shape
 
 
-def _patterns(known: Mask) -> tuple[Mask, NDArray[np.intp]]:
-    """Return the distinct rows of a mask (n, D), and the place of each row among them."""
-    packed = np.packbits(known, axis=1)
-    _, first, place = np.unique(packed, axis=0, return_index=True, return_inverse=True)
-    return known[first], place.reshape(-1)
-
-
-def linear_fill(shape: Shape, Z: FloatArray, ridge: float = 0.0) -> FloatArray:
+def linear_fill(shape: Shape, Z: FloatArray) -> FloatArray:
     """Fill the gaps of rows (n, D) with their means given the known cells."""
-    filled = Z.copy()
-    gaps = np.isnan(Z)
-    places = np.flatnonzero(gaps.any(1))
-    for block in blocks(len(places), shape.width):
-        rows = places[block]
-        unknown = gaps[rows]
-        residuals = np.where(unknown, 0.0, Z[rows] - shape.mean)
-        means = shape.mean + shape.regression(~unknown, ridge)(residuals)
-        filled[rows] = np.where(unknown, means, Z[rows])
+    filled, known = Z.copy(), ~np.isnan(Z)
+    places = np.flatnonzero(~known.all(1))
+    for rows in (places[block] for block in blocks(len(places), shape.width)):
+        residuals = np.where(known[rows], Z[rows] - shape.mean, 0.0)
+        means = shape.mean + shape.regression(known[rows], 0.0)(residuals)
+        filled[rows] = np.where(known[rows], Z[rows], means)
     return filled
 
 
