@@ -328,7 +328,7 @@ class _RowGenerator:
         generator = torch.Generator().manual_seed(self.seed)
         random = np.random.default_rng(self.seed)
         drawn, chosen = np.empty((n, self.codes.shape[1])), np.empty(n, dtype=np.intp)
-        fixed = self.kept.all(1) & (not self.repeats)
+        fixed = np.asarray(self.kept.all(1)) & (not self.repeats)
         wrong = np.ones(n, dtype=bool)
         for number in range(TRIES + 1):
             drawn[wrong], chosen[wrong] = self._proposed(int(wrong.sum()), generator, random)

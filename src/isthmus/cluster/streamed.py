@@ -223,9 +223,7 @@ def _sample(
     except pyarrow.ArrowException as error:
         raise InvalidInputError(f"The files have columns of other types: {error}") from None
     source = arrow_source(places[0][0], rows, FileFormat.of(places[0][0]))
-    roles = {"id": None if id == "none" else id, "label": label}
-    how = {"find_ids": id is None, "missing": True, "as_written": False}
-    table = build_table(source, roles, drop, **how)
+    table = build_table(source, id, label, drop, missing=True, as_written=False)
     dropped = {source.frame.columns[source.find(name, "drop")] for name in drop}
     features = {*table.columns, *table.left_out, *dropped}
     names = {"id": table.id_name, "label": table.label_name}

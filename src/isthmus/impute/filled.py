@@ -76,7 +76,7 @@ class FilledTable(Summarised):
     columns: tuple[str, ...]
     energy: str
     sigma: float | None
-    how: str
+    how: How
     scale: FloatArray
     errors: FloatArray | None = None
     baseline: FloatArray | None = None

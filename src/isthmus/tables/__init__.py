@@ -16,7 +16,7 @@ a2;;lily
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isthmus.tables.files import (
     FileFormat,
@@ -27,18 +27,8 @@ from isthmus.tables.files import (
     write_table,
 )
 
-if TYPE_CHECKING:
-    from isthmus.tables.encoding import encode
-
-__all__ = [
-    "FileFormat",
-    "Table",
-    "check_output",
-    "default_output",
-    "encode",
-    "read_table",
-    "write_table",
-]
+__all__ = ["FileFormat", "Table", "check_output", "default_output", "read_table", "write_table"]
+__all__ += ["encode"]
 
 
 def __getattr__(name: str) -> Any:

@@ -41,12 +41,6 @@ def likely_label(table: Table) -> str | None:
     return None
 
 
-def without_blanks(column: pd.Series) -> pd.Series:
-    """Return text with None where it is missing, if it has at least two values."""
-    known = column.mask(is_missing(column), None)
-    return column if is_nested(column) or known.nunique() < 2 else known
-
-
 def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return the numbers of a table with its label and its columns of text, and notes on them.
 
@@ -54,21 +48,21 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
     but beside a single value it is a value too, such as no tick in a column of ticks.
     """
     columns, categories, unique = {}, [], []
-    for name in table.frame.columns:
-        column = table.frame[name]
+    for name, column in table.frame.items():
         if name in table.columns:
             values = table.X[:, table.columns.index(name)]
             whole = column.dtype.kind in "iu" and not np.isnan(values).any()
             columns[name] = values.astype(np.int64) if whole else values
         elif name in table.left_out or name == table.label_name:
-            column = without_blanks(column)
+            known = column.mask(is_missing(column), None)
+            text = column if is_nested(column) or known.nunique() < 2 else known
             most = max(2, len(column) / 2)
-            if is_nested(column) or not 1 < column.nunique(dropna=False) <= most:
+            if is_nested(text) or not 1 < text.nunique(dropna=False) <= most:
                 unique.append(str(name))
             else:
                 categories.append(str(name))
                 # Numbers that are named as labels are categories, and nobody need be told.
-                columns[name] = column.astype("category") if name == table.label_name else column
+                columns[name] = text.astype("category") if name == table.label_name else text
     notes = [note for note in table.notes if "since most cells are not numbers" not in note]
     if categories:
         notes.append(f"Used as categories: {listed(categories)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -76,15 +76,16 @@ class Source:
 
 def build_table(
     source: Source,
-    chosen: Mapping[str, str | None],
+    id: str | None,  # noqa: A002
+    label: str | None,
     drop: Sequence[str],
     *,
-    find_ids: bool,
     missing: bool,
     as_written: bool,
 ) -> Table:
-    """Return the table of a source, in which `chosen` names the columns of ids and labels."""
+    """Return the table of a source; the parameters are those of :func:`read_table`."""
     frame, names, notes = source.frame, list(source.frame.columns), list(source.notes)
+    chosen = {"id": None if id == "none" else id, "label": label}
     roles = {role: source.find(name, role) for role, name in chosen.items() if name is not None}
     aside = {source.find(name, "drop") for name in drop}.union(roles.values(), source.beside)
     numbers = {place: _numbers(source, place) for place in range(len(names)) if place not in aside}
@@ -94,7 +95,7 @@ def build_table(
         # The only column is a feature, whatever its name.
         if place == source.ids or (len(numbers) > 1 and _are_ids(source, place, found))
     ]
-    if find_ids and likely:
+    if id is None and likely:
         first, *others = sorted(likely, key=lambda place: place != source.ids)
         roles["id"] = first
         del numbers[first]
@@ -154,15 +155,13 @@ def _check_commas(source: Source, columns: Sequence[str]) -> list[str]:
             cell = UNIT.sub("", text.strip())
             if THOUSANDS.fullmatch(cell):
                 unclear = unclear or (
-                    f"{source.path}, {source.place(row)}, column {name!r}: {cell} may be "
-                    f"{cell.replace(',', '')}, or have a decimal comma, and no other cell decides "
-                    "which. Name the decimal mark (option decimal), write numbers without "
-                    f"separators of thousands, or leave the column out (option drop {name})."
+                    f"{source.path}, {source.place(row)}, column {name!r}: {cell} may have a "
+                    "decimal comma, or one between thousands. Name the decimal mark (option "
+                    f"decimal), or leave the column out (option drop {name})."
                 )
             elif DECIMAL_COMMA.fullmatch(cell) or POINTS_GROUPED.fullmatch(cell):
-                where = f"{source.place(row)}, column {name!r}"
                 number = cell.replace(".", "").replace(",", ".")
-                return [f"Commas in numbers are decimal marks: {where}, {cell} is {number}."]
+                return [f"Commas in numbers are decimal marks: {cell} is {number}."]
     if unclear:
         raise InvalidInputError(unclear)
     return []
@@ -231,20 +230,18 @@ def _floats(column: pd.Series) -> NDArray[np.float64]:
 
 def _bad_cell(source: Source, place: int, row: int) -> str:
     """Return the message on a cell that is not a number in a column that mostly is."""
-    name = source.frame.columns[place]
-    where = f"{source.path}, {source.show(place, row)} is not a number"
+    cell = str(source.frame.iloc[row, place]).strip()
     advice = "Correct it, or leave it empty if it is missing (NA will do, too)"
-    if has_commas(UNIT.sub("", str(source.frame.iloc[row, place]).strip())):
-        where += " here"
+    if has_commas(UNIT.sub("", cell)):
         advice = "Write numbers without separators of thousands, and with a decimal point"
-    elif is_number(str(source.frame.iloc[row, place])):
-        where += " with the sign that most of the column has"
-        advice = "Write all numbers of a column with the sign, or all without"
-    else:
-        where += ", though most of the column is"
-        if source.place(row) == "line 1":
-            advice = "If the first line has names, say so (option header yes)"
-    return f"{where}. {advice}; or leave the column out (option drop {name})."
+    elif is_number(cell):
+        advice = "Write all numbers of a column with the same sign, or all without"
+    elif source.place(row) == "line 1":
+        advice = "If the first line has names, say so (option header yes)"
+    where = f"{source.path}, {source.show(place, row)} is not a number, though most cells are"
+    return (
+        f"{where}. {advice}; or leave the column out (option drop {source.frame.columns[place]})."
+    )
 
 
 def _are_ids(source: Source, place: int, numbers: pd.Series | None) -> bool:
@@ -291,17 +288,14 @@ def _check_values(
                 f"{source.path}, column {name!r}: its values, {size:.3g} at most, are too small to "
                 "compute with. Rescale or drop the column."
             )
-    gaps = 0 if missing else int(np.isnan(X).sum())
-    if not gaps and max(sizes.values()) <= LARGEST:
+    if max(sizes.values()) <= LARGEST and (missing or not np.isnan(X).any()):
         return
-    bad = (np.abs(X) > LARGEST) | (np.isnan(X) & (not missing))
-    row, place = np.argwhere(bad)[0]
-    value = X[row, place]
-    problem = f"{value:.3g} is too large to compute with. Rescale or drop the column."
-    if np.isinf(value):
+    row, place = np.argwhere((np.abs(X) > LARGEST) | (np.isnan(X) & (not missing)))[0]
+    problem = f"{X[row, place]:.3g} is too large to compute with. Rescale or drop the column."
+    if np.isinf(X[row, place]):
         problem = "the value is infinite. Correct or remove the row."
-    if np.isnan(value):
-        problem = f"the value is missing ({gaps} in all). Fill gaps first, or remove such rows."
+    if np.isnan(X[row, place]):
+        problem = "the value is missing. Fill gaps first, or remove such rows."
     where = f"{source.path}, {source.place(row)}, column {list(sizes)[place]!r}"
     raise InvalidInputError(f"{where}: {problem}")
 

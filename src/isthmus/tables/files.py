@@ -10,7 +10,6 @@ import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,25 +82,11 @@ class FileFormat:
 class Table:
     """Rows of numbers, with their names, ids and labels.
 
-    Attributes
-    ----------
-    X : ndarray (n, D)
-        float64, with NaN where a value is missing.
-    columns : tuple of str
-        Names of the D columns; x1, x2, ... if the file has no names.
-    ids, id_name : ndarray (n,), str
-        Ids and the name of their column; numbers from 1, and ``row``, if the file has none.
-    labels, label_name : ndarray (n,), str; or None
-        Known classes: whole numbers, or text that is empty where missing.
-    left_out : tuple of str
-        Columns that are not numbers.
-    notes : tuple of str
-        Sentences on how the file was read.
-    frame : DataFrame
-        Every column of the file, in its own type.
-    cells : DataFrame or None
-        The text of every cell, if :func:`read_table` was asked for it.
-    format : FileFormat
+    `X` (n, D) is NaN where a value is missing; `columns` are its names, x1, x2, ... if the file has
+    none. `ids` (n,) count from 1, with the name ``row``, if the file has none. `labels` (n,) are
+    known classes, whole numbers or text, or None. `left_out` are columns that are not numbers, and
+    `notes` sentences on how the file was read. `frame` has every column of the file in its own
+    type; `cells` the text of every cell, if :func:`read_table` was asked for it.
     """
 
     X: NDArray[np.float64]
@@ -142,15 +127,11 @@ class Table:
         counts = {name: int(is_missing(column).sum()) for name, column in others.items()}
         return {name: count for name, count in counts.items() if 0 < count < len(self)}
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.columns)}
-
     def style(self, name: str) -> NumberStyle:
         """Return how the known numbers of a column are written."""
         from isthmus.tables.styles import NumberStyle, count_decimals
 
-        values = self.X[:, self._places[name]]
+        values = self.X[:, self.columns.index(name)]
         known = values == values
         if self.cells is None:
             truths = ("false", "true") if self.frame[name].dtype.kind == "b" else None
@@ -163,25 +144,21 @@ class Table:
         Whole numbers that are floats, because of gaps, are text without decimals. All stay numbers
         if the text of the table's cells was not kept.
         """
-        if self.cells is None:
-            return rows
         styles = {name: self.style(name) for name in self.columns if name in rows}
-
-        def differs(name: str, style: NumberStyle) -> bool:
+        texts = {}
+        for name, style in styles.items() if self.cells is not None else ():
             whole = style.decimals == 0 and rows[name].dtype.kind == "f"
             whole = whole and bool((rows[name].dropna() % 1 == 0).all())
-            return style.has_sign or style.truths is not None or whole
-
-        signs = {name: style for name, style in styles.items() if differs(name, style)}
-        return with_columns(rows, {name: rows[name].map(signs[name].write) for name in signs})
+            if style.has_sign or style.truths is not None or whole:
+                texts[name] = rows[name].map(style.write)
+        return with_columns(rows, texts)
 
     def filled(self, X: NDArray[np.float64], words: pd.DataFrame | None = None) -> Table:
         """Return the table with gaps filled from X (n, D); known values stay as they are.
 
         New values have the decimals of their column, two for means of whole numbers, and in text
-        its currency or percent sign. Whole numbers become floats in a column that had gaps, unless
-        some are too large for that: then the new values are rounded. Columns of text are replaced
-        by those of `words`.
+        its currency or percent sign; whole numbers too large for floats are rounded. Columns of
+        text are replaced by those of `words`.
         """
         import numpy as np
 
@@ -190,23 +167,21 @@ class Table:
         values, texts = dict[str, Any](), dict[str, Any]()
         for place in np.flatnonzero(gaps.any(0)):
             name, holes = self.columns[place], gaps[:, place]
-            style = self.style(name)
+            style, kind = self.style(name), frame[name].dtype.kind
             X[holes, place] = style.rounded(X[holes, place])
-            if frame[name].dtype.kind in "iu" and np.nanmax(np.abs(self.X[:, place])) > EXACT:
-                whole = np.uint64 if frame[name].dtype.kind == "u" else np.int64
+            values[name] = X[:, place]
+            if kind in "iu" and np.nanmax(np.abs(self.X[:, place])) > EXACT:
+                whole = np.uint64 if kind == "u" else np.int64
                 rounded = np.round(np.where(holes, X[:, place], 0)).astype(whole)
                 values[name] = frame[name].mask(holes, rounded)
-            elif frame[name].dtype.kind == "b":
+            elif kind == "b":
                 truths = [None if value != value else value == 1 for value in X[:, place].tolist()]
                 values[name] = type(frame[name])(truths, frame.index, frame[name].dtype)
-            else:
-                values[name] = X[:, place]
             if cells is not None:
                 texts[name] = cells[name].copy()
                 texts[name][holes] = [style.write(value) for value in X[holes, place].tolist()]
-        known = frame[[]] if words is None else self.words
         for name, column in () if words is None else words.items():
-            holes = (known[name].isna() & column.notna()).to_numpy()
+            holes = (self.words[name].isna() & column.notna()).to_numpy()
             values[name] = frame[name].astype(object).mask(holes, column)
             if cells is not None:
                 texts[name] = cells[name].mask(holes, column)
@@ -246,14 +221,13 @@ def read_table(
         (.gz, .bz2, .xz, .zip, .zst); Parquet, Feather, Excel, .npy or .npz. ``-`` is text on
         stdin.
     id, label : str, optional
-        Name of a column, or its number from 1. Neither is used as a feature. In an .npz file, an
-        array as long as the table can be named too. Without an `id`, a column with the name of
-        ids and distinct whole numbers or words is taken; ``"none"`` takes none.
+        Name of a column, or its number from 1, that is no feature. Without an `id`, a column with
+        the name of ids and distinct whole numbers or words is taken; ``"none"`` takes none.
     drop : sequence of str
         Columns to leave out.
     array : str, optional
-        The array of an .npz file to read (default: ``X``, or else the only one of numbers), or
-        the sheet of an Excel file (default: the first).
+        The array of an .npz file (default: ``X``, or else the only one of numbers), or the sheet of
+        an Excel file (default: the first).
     header : bool, optional
         Whether the first line has names. By default it has, if no cell in it is a number.
     separator, decimal, encoding : str, optional
@@ -263,8 +237,7 @@ def read_table(
     missing : bool
         Allow missing values, as NaN. Otherwise they are an error, as infinities always are.
     as_written : bool
-        Keep the cells of a text file as they are written, so that :func:`write_table` writes
-        known values to the last character.
+        Keep the cells of a text file as they are written, for :func:`write_table`.
 
     Raises
     ------
@@ -286,7 +259,6 @@ def read_table(
     missing, as_written = as_flag(missing, "missing"), as_flag(as_written, "as_written")
     layout["separator"] = SEPARATOR_NAMES.get(separator or "", separator)
     _check_options(**layout)
-    chosen = {"id": None if id == "none" else id, "label": label}
     if path != STDIN:
         with reading(path, f"{path.suffix} file"):
             path.open("rb").close()
@@ -297,9 +269,7 @@ def read_table(
             f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
             "invalid. Name its encoding (option encoding), or save it as UTF-8."
         ) from None
-    return build_table(
-        source, chosen, drop, find_ids=id is None, missing=missing, as_written=as_written
-    )
+    return build_table(source, id, label, drop, missing=missing, as_written=as_written)
 
 
 def _check_options(separator: str | None, decimal: str | None, encoding: str | None) -> None:
@@ -330,12 +300,10 @@ def write_table(
     data : Table, DataFrame, or dict of str to array-like
         Of a table, every column of its file is written.
     path : str or Path or None
-        The suffix decides on the format, as in :func:`read_table`; ``.jsonl`` has an object on
-        each line, ``.json`` a list of them. The file appears whole or not at all. None and ``-``
-        are stdout: text, or JSON if `like` is JSON.
+        The suffix decides on the format, as in :func:`read_table`. The file appears whole or not at
+        all. None and ``-`` are stdout: text, or JSON if `like` is JSON.
     like : Table or FileFormat, optional
-        Text is written with its separator, decimal mark and encoding, unless the suffix asks for
-        another separator.
+        Text has its separator, decimal mark and encoding, unless the suffix asks for another.
 
     Returns
     -------

@@ -73,12 +73,12 @@ def _decompressed(path: Path, compression: str) -> Iterator[Any]:
                 raise InvalidInputError(f"{path} must hold exactly one file.")
             with archive.open(archive.namelist()[0]) as stream:
                 yield stream
-    elif compression == "xz":
-        with lzma.open(path) as stream:
-            yield stream
-    else:
-        with pyarrow.input_stream(str(path), compression=compression) as stream:
-            yield stream
+        return
+    is_xz = compression == "xz"
+    with (
+        lzma.open(path) if is_xz else pyarrow.input_stream(str(path), compression=compression)
+    ) as stream:
+        yield stream
 
 
 class TextFile:
@@ -94,6 +94,7 @@ class TextFile:
         form: FileFormat,
         header: bool | None,
         skip_rows: int | None,
+        *,
         separator: str | None,
         decimal: str | None,
     ) -> None:
@@ -185,12 +186,10 @@ class TextFile:
                 line = self.skip + below
                 if len(cells) != self.width:
                     first = "the line of names" if self.names else "the first line"
-                    advice = "Are cells that contain the separator quoted?"
-                    if cells[0].startswith("#"):
-                        advice = "Comments are allowed only above the table; remove the line."
                     raise InvalidInputError(
-                        f"{self.path}, line {line}: {counted(len(cells), 'cell')}, but {first} "
-                        f"has {self.width}. {advice}"
+                        f"{self.path}, line {line}: {counted(len(cells), 'cell')}, but {first} has "
+                        f"{self.width}. Quote cells that contain the separator; if it is a comment "
+                        "below the names, remove the line."
                     )
                 yield line, cells
         except csv.Error as error:
@@ -272,11 +271,11 @@ def _rows(
 
 def _separator(lines: list[str]) -> str:
     """Return the separator that cuts most lines into equally many cells, more than one."""
-    best, most = ",", 0.0
+    shares = {",": 0.0}
     for separator in SEPARATORS:
         widths = Counter(len(cells) for _, cells in _rows(lines, separator))
-        usual, times = max(widths.items(), key=lambda found: found[1], default=(1, 0))
-        share = times / max(widths.total(), 1)
-        if usual > 1 and share > most:
-            best, most = separator, share
-    return best
+        for usual, times in widths.most_common(1):
+            share = times / widths.total() if usual > 1 else 0.0
+            if share > max(shares.values()):
+                shares = {separator: share}
+    return next(iter(shares))
