@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.spatial import cKDTree
 from scipy.stats import norm
+from sklearn.neighbors import NearestNeighbors
 
 from isthmus.bandwidth.rules import Bandwidth, FloatArray, Kind, as_rows, by_rule
 from isthmus.errors import InvalidInputError, ShapeError
@@ -33,8 +33,8 @@ NEIGHBORS, FIRST_NEIGHBORS = (5, 10), 6
 STEPS, GAIN = 25, 0.01
 # The logarithm of the scale is searched in this interval, up to this much.
 WIDEST, FINEST, MOST_STEPS = 2.5, 1e-2, 30
-# Neighbours are found by a tree up to this many columns, and else by products, block by block.
-TREE_COLUMNS, GROUP, BLOCK_ROWS = 5, 32, 64
+# Neighbours are found by a tree up to this many columns: in more, it is slower.
+TREE_COLUMNS = 5
 # Entries of a block of pairs, which stays in the cache.
 BLOCK_ENTRIES = 2**16
 # Squared distance of a row from itself, which leaves it out.
@@ -93,9 +93,8 @@ def choose(
     """
     as_choice(kind, "kind", ("auto", *get_args(Kind)))
     as_flag(robust, "robust")
-    if adaptive is None:
-        ways = (False, True) if kind == "auto" else (False,)
-    else:
+    ways = (False, True) if kind == "auto" else (False,)
+    if adaptive is not None:
         ways = (as_flag(adaptive, "adaptive"),)
     table = as_rows(X)
     problem = _WidthSearch(table, log_weights, robust, seed)
@@ -106,13 +105,11 @@ def choose(
     if kind == "auto" and (dim > MOST_COLUMNS or len(problem.rows) < ROWS_PER_COLUMN * dim):
         kinds = kinds[:2]
     tried = [(each, way) for each in kinds for way in ways]
-    if len(tried) == 1:
-        return problem.fitted(*tried[0])[0]
     found = [(*problem.fitted(*one), one) for one in tried]
     best, chosen = -math.inf, found[0][0]
     # Other rows find no shape under which these are likelier than under the one they found.
     for bandwidth, densities, one in sorted(found, key=lambda each: -each[0].log_likelihood):
-        if bandwidth.log_likelihood <= best:
+        if len(found) == 1 or bandwidth.log_likelihood <= best:
             break
         crossed = problem.cross_fitted(densities, *one)
         if crossed > best:
@@ -205,8 +202,9 @@ class _WidthSearch:
         if k is None:
             return None
         mapped = _mapped(root, self.memories)
-        points = _mapped(root, rows / self.scale)
-        nearest = _distances_to(mapped, points, min(k + 1, len(mapped)))
+        way = "kd_tree" if mapped.shape[1] <= TREE_COLUMNS else "brute"
+        search = NearestNeighbors(n_neighbors=min(k + 1, len(mapped)), algorithm=way).fit(mapped)
+        nearest = search.kneighbors(_mapped(root, rows / self.scale))[0][:, -1]
         found: FloatArray = np.log(np.maximum(nearest, NARROWEST))
         return found - found.mean()
 
@@ -337,24 +335,6 @@ class _ExpectationMaximization:
             best, kept = likelihood, moments
             moments = self._moments(shares, self.weights / shares.sum(1), precision)
         return best, kept
-
-
-def _distances_to(memories: FloatArray, points: FloatArray, k: int) -> FloatArray:
-    """Return the distance of the k-th nearest memory to each point. (m, D), (n, D) -> (n,)"""
-    groups = len(memories) // GROUP
-    if memories.shape[1] <= TREE_COLUMNS or groups <= k:
-        found: FloatArray = cKDTree(memories).query(points, k)[0].reshape(len(points), k)[:, -1]
-        return found
-    # The k nearest are in the k groups whose own nearest are the nearest, or in the rest.
-    parts = []
-    for start in range(0, len(points), BLOCK_ROWS):
-        squares = _squares(points[start : start + BLOCK_ROWS], memories)
-        grouped = squares[:, : groups * GROUP].reshape(len(squares), GROUP, groups)
-        near = np.argpartition(grouped.min(1), k - 1, axis=1)[:, None, :k]
-        some = np.take_along_axis(grouped, near, 2).reshape(len(squares), -1)
-        some = np.concatenate([some, squares[:, groups * GROUP :]], 1)
-        parts.append(np.partition(some, k - 1, axis=1)[:, k - 1])
-    return np.sqrt(np.concatenate(parts))
 
 
 def robust_scales(table: FloatArray) -> FloatArray:

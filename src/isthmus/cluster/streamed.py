@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.cluster.data import Moments
-from isthmus.cluster.table_clusters import CERTAIN, TableClusters
+from isthmus.cluster.table_clusters import CERTAIN, TableClusters, lines_of
 from isthmus.cluster.tabular import TableModel, chosen_estimator, notes_on
 from isthmus.distributed.blocks import FileBlocks, TableBlock, read_group, row_groups
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import replacing
 from isthmus.io.reading import reading
-from isthmus.printing import Summarised, aligned, counted, definitions
+from isthmus.printing import Summarised, counted, definitions
 from isthmus.progress import progress
 from isthmus.scaling import Scaling
 from isthmus.tables.columns import Source, build_table, numbers_of
@@ -36,15 +36,13 @@ SAMPLED_ROWS = 100_000
 
 def exceeds_memory(path: Path) -> bool:
     """Return True for a Parquet file whose numbers would not fit into memory comfortably."""
-    if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
+    if path.suffix.lower() not in (".parquet", ".pq") or sys.platform == "win32":
         return False
     from pyarrow import ArrowException, parquet
 
     try:
         metadata = parquet.read_metadata(path)
     except (ArrowException, OSError):
-        return False
-    if sys.platform == "win32":
         return False
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 8 * metadata.num_rows * metadata.num_columns > MEMORY_SHARE * memory
@@ -103,18 +101,14 @@ class StreamedClusters(Summarised):
 
     def __str__(self) -> str:
         found = self.summary
-        rows = [("cluster", "rows", "share", "certainty")]
-        for one in found["clusters"][:25]:
-            sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
-            rows.append((str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}", sure))
         opening = f"{counted(found['n_clusters'], 'cluster')} in {counted(self.n_rows, 'row')}"
+        features = counted(found["features"], "feature")
+        head = f"{opening}, {features} ({found['method']}; read in row groups)"
         facts = {
             "mean log-density": f"{found['mean_log_density']:.4g}",
             "certain rows": f"{found['share_sure']:.1%} (own cluster above {CERTAIN:g})",
         }
-        features = counted(found["features"], "feature")
-        head = f"{opening}, {features} ({found['method']}; read in row groups)"
-        return "\n".join([head, "", *aligned(rows), "", *definitions(facts)])
+        return "\n".join([head, "", *lines_of(found["clusters"]), "", *definitions(facts)])
 
     __repr__ = __str__
 
@@ -142,10 +136,9 @@ def cluster_file(
     output : str or Path
         A .csv or .parquet file; it appears when it is complete.
     id, label, drop : optional
-        As in :func:`isthmus.tables.read_table`. Columns, ids and labels are chosen as there, on
-        rows from all parts of the files.
-    standardise : bool
-    seed : int
+        As in :func:`isthmus.tables.read_table`, chosen on rows from all parts of the files.
+    standardise, seed
+        As in :meth:`TableModel.fit`.
     posteriors : bool
         Write p1, p2, ... for more than 30 clusters, too.
     **settings

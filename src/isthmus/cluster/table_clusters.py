@@ -173,6 +173,8 @@ class TableClusters(Summarised):
         standard = pd.DataFrame(Scaling.of(self.X).into(self.X), columns=list(self.model.columns))
         means = standard.groupby(self.labels).mean()
         separation = getattr(self.model.estimator, "separation_", None)
+        if separation is not None:
+            separation = [float(each) if np.isfinite(each) else None for each in separation]
         for number, memory in enumerate(self.memories):
             own = self.labels == number
             sure = own.any() and self.posteriors is not None
@@ -183,7 +185,7 @@ class TableClusters(Summarised):
                 "size": int(own.sum()),
                 "share": float(own.mean()),
                 "certainty": float(self.certainty[own].mean()) if sure else None,
-                **({} if separation is None else {"separation": _finite(separation[number])}),
+                **({} if separation is None else {"separation": separation[number]}),
                 "set_apart_by": features[farthest[farthest >= DIFFERENT].index].to_dict(),
                 "memory": dict(zip(self.model.columns, memory.tolist(), strict=True)),
             }
@@ -195,26 +197,9 @@ class TableClusters(Summarised):
         units = "standardised" if found["standardised"] else "not standardised"
         opening = f"{counted(found['n_clusters'], 'cluster')} in {size}{gaps}"
         head = f"{opening} ({units}; {found['method']})"
-        return "\n".join([head, "", *self._table(), "", *definitions(self._facts())])
+        return "\n".join([head, "", *lines_of(found["clusters"]), "", *definitions(self._facts())])
 
     __repr__ = __str__
-
-    def _table(self) -> list[str]:
-        """Return an aligned table with a line for each cluster."""
-        clusters = self.summary["clusters"]
-        shown = self.summary["n_clusters"] > 1 and "separation" in clusters[0]
-        head = ("cluster", "rows", "share", "certainty", *["separation"] * shown)
-        rows = [(*head, "differs in (standard deviations)")]
-        for one in clusters[:LISTED_CLUSTERS]:
-            sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
-            apart = [_shown(one["separation"])] if shown else []
-            features = [f"{name[:28]} {far:+.1f}" for name, far in one["set_apart_by"].items()]
-            size, share = f"{one['size']:,}", f"{one['share']:.1%}"
-            rows.append(
-                (str(one["cluster"]), size, share, sure, *apart, ", ".join(features) or "-")
-            )
-        more = len(clusters) - LISTED_CLUSTERS
-        return aligned(rows, left=(len(head),)) + [f"... and {more} more clusters"] * (more > 0)
 
     def _facts(self) -> dict[str, str]:
         """Return the lines below the table."""
@@ -225,9 +210,9 @@ class TableClusters(Summarised):
                 f"{CERTAIN} or more; mean {found['mean_certainty']:.3f}"
             )
         if "refit_agreement" in found:
+            share = f"{found['refit_agreement']:.0%}"
             facts["agreement"] = (
-                f"fits to two halves of the rows agree on the cluster of "
-                f"{found['refit_agreement']:.0%} of rows"
+                f"fits to two halves of the rows agree on the cluster of {share} of rows"
             )
         # Equal rows make one cluster, whose density is that of the smallest width allowed.
         if found["n_clusters"] > 1 or (self.X[:1] != self.X).any():
@@ -278,9 +263,20 @@ class TableClusters(Summarised):
         return facts
 
 
-def _shown(separation: float | None) -> str:
-    return "full" if separation is None else f"{separation:.3g}"
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def lines_of(clusters: list[dict[str, Any]]) -> list[str]:
+    """Return an aligned table with a line for each cluster of a summary."""
+    apart = len(clusters) > 1 and "separation" in clusters[0]
+    described = "set_apart_by" in clusters[0]
+    head = ("cluster", "rows", "share", "certainty", *["separation"] * apart)
+    rows = [(*head, *["differs in (standard deviations)"] * described)]
+    for one in clusters[:LISTED_CLUSTERS]:
+        sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
+        row = (str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}", sure)
+        if apart:
+            row += ("full" if one["separation"] is None else f"{one['separation']:.3g}",)
+        if described:
+            features = [f"{name[:28]} {far:+.1f}" for name, far in one["set_apart_by"].items()]
+            row += (", ".join(features) or "-",)
+        rows.append(row)
+    more = len(clusters) - LISTED_CLUSTERS
+    return aligned(rows, left=(len(head),)) + [f"... and {more} more clusters"] * (more > 0)
