@@ -11,18 +11,14 @@ from scipy.stats import spearmanr
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
-from sklearn.neighbors import NearestNeighbors
 
 from isthmus.cluster import BasinFlow, ClAM
-from isthmus.cluster.apart import spread_out
 from isthmus.cluster.partition import Graph, flux_ratios, merge_tree
 from isthmus.cluster.resolution import Unimodal
 from isthmus.cluster.retrieval_graph import (
     FLATNESS,
-    Memories,
     basins,
     cluster_shares,
-    nearest,
     recall,
     recollection,
 )
@@ -86,17 +82,6 @@ def test_local_moves_come_close_to_the_best_of_all_partitions(seed):
         assert path.sizes[place] == len(set(path.labels[place]))
 
 
-def test_no_single_move_lowers_the_energy(blobs):
-    graph = Memories.of_rows(blobs[0][:60], np.ones(60)).graph
-    labels = graph.path(np.array([1.0]), seed=3).labels[0]
-    lowest = graph.energy(labels, 1.0)
-    for row in range(60):
-        for other in np.unique(labels):
-            moved = labels.copy()
-            moved[row] = other
-            assert graph.energy(moved, 1.0) >= lowest - 1e-12
-
-
 def test_retrieval_has_the_entropy_asked_for():
     points = np.random.default_rng(0).normal(size=(80, 3))
     shares = recall(points, points, np.ones(80), 20, others=True)[0].toarray()
@@ -104,23 +89,6 @@ def test_retrieval_has_the_entropy_asked_for():
     np.testing.assert_array_equal(np.diag(shares), 0)
     entropy = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)), 1)
     np.testing.assert_allclose(entropy, np.log(FLATNESS * 20), atol=1e-3)
-
-
-def test_neighbours_are_those_of_scikit_learn():
-    points = np.random.default_rng(0).normal(size=(300, 5))
-    expected = NearestNeighbors(n_neighbors=7).fit(points).kneighbors(return_distance=False)
-    np.testing.assert_array_equal(
-        np.sort(nearest(points, points, 7, others=True)), np.sort(expected)
-    )
-
-
-def test_neighbours_far_from_the_other_rows_are_exact():
-    points = np.random.default_rng(0).normal(size=(300, 3))
-    points[:60] = 3000 + 1e-2 * points[:60]
-    expected = NearestNeighbors(n_neighbors=5).fit(points).kneighbors(return_distance=False)
-    np.testing.assert_array_equal(
-        np.sort(nearest(points, points, 5, others=True)), np.sort(expected)
-    )
 
 
 def test_tree_merges_the_pair_with_the_highest_flux_ratio_first():
@@ -367,12 +335,6 @@ def test_probabilities_of_the_number_of_clusters(dim):
     np.testing.assert_array_equal(given.k_probabilities_, [0, 0, 0, 1])
 
 
-def test_same_seed_same_labels(blobs):
-    first, second = (BasinFlow(random_state=5).fit(blobs[0]) for _ in range(2))
-    np.testing.assert_array_equal(first.labels_, second.labels_)
-    assert first.gap_ == second.gap_
-
-
 @pytest.mark.parametrize("n_clusters", [1, 2, 5, 40])
 def test_a_known_number_of_clusters(blobs, n_clusters):
     model = BasinFlow(n_clusters, random_state=0).fit(blobs[0])
@@ -420,16 +382,6 @@ def test_weights_are_repeated_rows(blobs):
     np.testing.assert_array_equal(np.repeat(weighted.labels_, weights), repeated.labels_)
     assert weighted.gap_ == pytest.approx(repeated.gap_)
     np.testing.assert_allclose(weighted.score_samples(X), repeated.score_samples(X))
-
-
-def test_save_and_load(tmp_path, blobs, fitted):
-    fitted.save(tmp_path / "model")
-    again = BasinFlow.load(tmp_path / "model")
-    X = blobs[0]
-    np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
-    np.testing.assert_array_equal(again.score_samples(X), fitted.score_samples(X))
-    np.testing.assert_array_equal(again.gap_curve_["gap"], fitted.gap_curve_["gap"])
-    np.testing.assert_array_equal(again.labels_, fitted.labels_)
 
 
 def test_few_or_equal_rows():
@@ -519,17 +471,6 @@ def test_sixty_rows_show_two_clusters_six_deviations_apart(dim):
         found.append(BasinFlow(random_state=0).fit(X).n_clusters_)
     assert found.count(2) >= 4
     assert max(found) <= 2
-
-
-def test_equal_values_are_spread_to_the_nearest_others():
-    column = np.repeat([0.0, 1.0, 4.0], 50)[:, None]
-    spread = spread_out(column, np.random.RandomState(0))
-    away = np.abs(spread - column)[:, 0]
-    assert len(np.unique(spread)) == 150
-    assert away[:100].max() <= 0.5
-    assert 0.5 < away[100:].max() <= 1.5
-    plain = np.random.default_rng(0).normal(size=(40, 2))
-    np.testing.assert_array_equal(spread_out(plain, np.random.RandomState(0)), plain)
 
 
 def test_categories_are_clusters_only_if_they_depend_on_each_other():

@@ -139,16 +139,3 @@ def test_a_pair_of_small_blobs_is_found(make_crp, dim):
     X[:100, 0] += 6
     labels = make_crp().fit(X).labels_
     assert adjusted_rand_score(np.arange(200) < 100, labels) > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [60, 200, 1000])
-@pytest.mark.parametrize("dim", [2, 5, 10, 50])
-def test_gaussian_draws_are_one_cluster_in_at_least_19_of_20(dim, size):
-    widths = np.geomspace(10, 1, dim)
-    models = [
-        ClAMCRP(random_state=0).fit(np.random.default_rng(seed).normal(size=(size, dim)) * scales)
-        for seed in range(10)
-        for scales in (np.ones(dim), widths)
-    ]
-    assert sum(model.n_clusters_ == 1 for model in models) >= 19

@@ -71,15 +71,6 @@ def test_single_precision_stays_single(make, blobs):
     assert next(model.energy_.parameters()).dtype == torch.float32
 
 
-def test_the_global_stream_is_not_touched_with_a_seed(make, overlapping):
-    torch.manual_seed(3)
-    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    model = make().fit(overlapping).partial_fit(overlapping)
-    model.sample(3)
-    assert torch.equal(torch.get_rng_state(), state)
-    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
-
-
 def test_a_warm_start_of_em_continues_where_it_was_cut(overlapping):
     seeds = overlapping[:3] + 2.0
     settings = {"init": seeds, "beta": 0.5, "tol": 0.0}

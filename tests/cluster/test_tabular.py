@@ -5,9 +5,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.preprocessing import StandardScaler
@@ -24,7 +21,6 @@ from isthmus.cluster import (
     TableModel,
 )
 from isthmus.errors import InvalidInputError
-from isthmus.scaling import Scaling
 
 IRIS = load_iris(as_frame=True)
 X = IRIS.data.to_numpy()
@@ -136,16 +132,6 @@ def test_a_given_column_does_not_hide_a_result() -> None:
     rows = [[1.0], [1.5], [9.0], [9.5]]
     found = TableModel.fit(rows, n_clusters=2).describe(rows, classes=[*"xyxy"], class_name="p1")
     assert list(found.to_frame())[:3] == ["row", "p1_given", "cluster"]
-
-
-@given(arrays(np.float64, (6, 2), elements=st.floats(-1e6, 1e6) | st.just(np.nan)))
-def test_scaling_is_that_of_scikit_learn_and_reverses(rows: np.ndarray) -> None:
-    rows = np.vstack([rows, [1.0, 2.0]])  # no column is empty
-    scaling, scaler = Scaling.of(rows), StandardScaler().fit(rows)
-    np.testing.assert_array_equal(scaling.into(rows), scaler.transform(rows))
-    np.testing.assert_allclose(scaling.back(scaling.into(rows)), rows, atol=1e-8)
-    known = ~np.isnan(rows)
-    np.testing.assert_allclose(scaling.log_volume(rows), known @ np.log(scaler.scale_), atol=1e-9)
 
 
 POINTS = np.random.default_rng(0).normal(size=(60, 3)) * [100, 1, 0.01] + [1000, -5, 0.3]

@@ -50,7 +50,6 @@ from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.plotting import Plottable
 from isthmus.progress import progress
 from isthmus.rows import checked_table
-from isthmus.scaling import Scaling
 from isthmus.tables.encoding import encoded
 from isthmus.validation import LARGEST_SQUARED, as_count, as_flag, as_number, as_numbers, as_tensor
 
@@ -125,12 +124,11 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
 
     def _set_columns(self, blocks: Blocks) -> None:
         """Set the number and the names of the features."""
+        names = blocks.layout.columns
         self.n_features_in_ = blocks.layout.dim
         self.__dict__.pop("feature_names_in_", None)
-        if blocks.layout.columns is not None and all(
-            isinstance(name, str) for name in blocks.layout.columns
-        ):
-            self.feature_names_in_ = np.array(blocks.layout.columns, dtype=object)
+        if names is not None and all(isinstance(name, str) for name in names):
+            self.feature_names_in_ = np.array(names, dtype=object)
 
     def _set_labels(self, X: Any) -> None:
         """Set the labels of the rows of a fit; those of a file are not kept."""
@@ -259,12 +257,8 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         """Return the state after one iteration."""
 
     @abstractmethod
-    def _adopt(self, rows: AnyRows, state: Any) -> None:
-        """Set the fitted attributes from the best state."""
-
-    def _finished(self, rows: AnyRows, state: Any) -> Any:
-        """Return the best state after a final update, if a model has one."""
-        return state
+    def _adopt(self, rows: AnyRows, state: Any) -> float:
+        """Set the fitted attributes from the best state; return their objective."""
 
     def _in_units(self, objectives: NDArray[Any], rows: AnyRows) -> NDArray[Any]:
         """Convert objectives to the units of the data."""
@@ -272,7 +266,7 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
 
     @abstractmethod
     def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
-        """Learn from one batch of a stream; return its labels and its objective, in data units."""
+        """Learn from one batch of a stream; return its labels and its objective."""
 
     def _check_settings(self, n_samples: int) -> None:
         """Raise on invalid settings."""
@@ -298,9 +292,7 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         rows = self._rows_of(X, sample_weight)
         with torch.no_grad():
             state, trace, converged = self._train(rows, generator, self._given_means(rows))
-            state = self._finished(rows, state)
-            trace[-1] = state.objective
-            self._adopt(rows, state)
+            trace[-1] = self._adopt(rows, state)
         self.objective_trace_ = self._in_units(np.array(trace), rows)
         self.objective_ = float(self.objective_trace_[-1])
         self.n_iter_ = max(len(trace) - 1, 1)
@@ -328,7 +320,7 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         kept = weights > 0
         self._check_settings(int(kept.sum()))
         distinct = RowSample.of(X[kept], weights[kept])
-        self._units = self._units_of(distinct.values, distinct.weights)
+        self._units = units_of(distinct.values, distinct.weights, self._is_spherical)
         return distinct.rows(self._units)
 
     def _require_blocks(self) -> None:
@@ -365,10 +357,10 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         first = not hasattr(self, "memories_")
         X, weights = self._validated(X, sample_weight, reset=first)
         kept = weights > 0
-        seen, masses = (X, weights) if kept.all() else (X[kept], weights[kept])
+        seen, masses = X[kept], weights[kept]
         if first:
             self._check_settings(len(seen))
-            self._units = self._units_of(seen, masses)
+            self._units = units_of(seen, masses, self._is_spherical)
         rows = Rows.of(seen, masses, self._units)
         labels = np.empty(len(X), dtype=np.int64)
         with torch.no_grad():
@@ -377,13 +369,10 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
             labels[~kept] = self._labels(X[~kept])
         self.labels_ = labels
         trace = getattr(self, "objective_trace_", np.zeros(0))[1 - STREAM_TRACE :]
-        self.objective_trace_ = np.append(trace, objective)
-        self.objective_ = objective
+        self.objective_ = float(self._in_units(np.array(objective), rows))
+        self.objective_trace_ = np.append(trace, self.objective_)
         self.converged_ = False
         return self
-
-    def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Scaling:
-        return units_of(X, weights)
 
     def _given_means(self, rows: AnyRows) -> Tensor | None:
         """Return the means of the previous fit or of `init`, in internal units, if any. (K, D)"""
@@ -401,6 +390,11 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
                     f"({n_clusters or 'K'}, {rows.dim})."
                 )
         return torch.from_numpy(self._units.into(given.astype(numpy_dtype(rows.dtype))))
+
+    @property
+    def _is_spherical(self) -> bool:
+        """True if rows are directions, whose units are given."""
+        return False
 
     @property
     def _known_energy(self) -> LearnedEnergy:

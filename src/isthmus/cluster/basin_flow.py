@@ -15,6 +15,7 @@ from isthmus.bandwidth import leave_one_out
 from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
 from isthmus.cluster.data import RowSample, counted, distinct_rows, in_blocks, measured, units_of
 from isthmus.distributed.blocks import TableBlock, is_dask
+from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_count, as_number
@@ -239,19 +240,23 @@ class BasinFlow(DensityEstimator):
 
     def _adopt_groups(self, groups: Groups) -> NDArray[Any]:
         """Take the sizes and means of the clusters from all rows; return the new number of each."""
-        rank = np.argsort(np.argsort(-groups.counts, kind="stable"))
-        order = np.argsort(rank)
+        known = groups.masses > 0
+        self.cluster_centers_ = np.where(known, groups.means, self.cluster_centers_)
+        return self._reordered(np.argsort(-groups.counts, kind="stable"))
+
+    def _reordered(self, order: NDArray[Any]) -> NDArray[Any]:
+        """Put the clusters into another order; return the new number of each."""
+        rank = np.argsort(order)
         self._pattern_labels = rank[self._pattern_labels]
         if self._logits is not None:
             self._logits = self._logits[:, order]
         self.barriers_ = self.barriers_[np.ix_(order, order)]
-        self.separation_ = self.separation_[order]
-        leaves = self.linkage_[:, :2]
-        own = rank[np.minimum(leaves, len(rank) - 1).astype(np.int64)]
-        renamed = np.where(leaves < len(rank), own, leaves)
-        self.linkage_[:, :2] = np.sort(renamed, axis=1)
-        known = groups.masses > 0
-        self.cluster_centers_ = np.where(known, groups.means, self.cluster_centers_)[order]
+        self.separation_, self.cluster_centers_ = (
+            self.separation_[order],
+            self.cluster_centers_[order],
+        )
+        names = np.append(rank, np.arange(len(rank), 2 * len(rank)))  # merged ones keep theirs
+        self.linkage_[:, :2] = np.sort(names[self.linkage_[:, :2].astype(np.int64)], axis=1)
         return rank
 
     def _check_settings(self, n_rows: int) -> None:
@@ -349,12 +354,6 @@ class BasinFlow(DensityEstimator):
                 labels, found = parts, own
             else:
                 self._logits = None
-        # Clusters of one size are in the order of their first rows, which depends on values only.
-        first = [np.argmax(found == number) for number in range(found.max() + 1)]
-        rank = np.argsort(np.lexsort((first, -np.bincount(found, weights))))
-        labels, found = rank[labels], rank[found]
-        if self._logits is not None:
-            self._logits = self._logits[:, np.argsort(rank)]
         self._pattern_labels = labels
         self.resolution_, self.gap_, self.gap_curve_ = choice.resolution, choice.gap, choice.curve
         self.chosen_by_ = choice.reason
@@ -370,7 +369,9 @@ class BasinFlow(DensityEstimator):
         self.linkage_ = merge_tree(flow, gamma)
         means = Groups.of(table, weights, found, self.n_clusters_).means
         self.cluster_centers_ = self._units.back(means)
-        return found
+        # Clusters of one size are in the order of their first rows, which depends on values only.
+        first = [np.argmax(found == number) for number in range(self.n_clusters_)]
+        return self._reordered(np.lexsort((first, -np.bincount(found, weights))))[found]
 
     @property
     def _least_size(self) -> float:
@@ -411,13 +412,7 @@ class BasinFlow(DensityEstimator):
     def _points(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return the principal components of rows, gaps filled by their conditional means."""
         if np.isnan(X).any():
-            energy = self.energy_
-            filled = self._by_chunk(
-                lambda chunk, *known: energy.conditional_mean(chunk, *known) if known else chunk,
-                X,
-                len(self.memories_),
-            )
-            X = np.where(np.isnan(X), filled, X)
+            X = np.where(np.isnan(X), complete(self.energy_, X, how="mean"), X)
         return self._inside(X) @ self._rotation
 
     def _inside(self, X: NDArray[Any]) -> NDArray[Any]:

@@ -20,7 +20,6 @@ from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
 from isthmus.errors import InvalidInputError
 from isthmus.kernel.logits import distance_logits
 from isthmus.memories.vmf import VonMisesFisherMixture
-from isthmus.scaling import Scaling
 from isthmus.validation import as_choice, as_count, as_number
 
 Objective = Literal["reconstruction", "masked"]
@@ -201,10 +200,6 @@ class ClAM(FiniteMixtureEstimator):
             )
         return table / lengths
 
-    def _units_of(self, X: NDArray[Any], weights: NDArray[Any]) -> Scaling:
-        units = super()._units_of(X, weights)
-        return Scaling(np.zeros_like(units.centre), 1.0) if self._is_spherical else units
-
     @property
     def _dof_of_memories(self) -> int:
         return super()._dof_of_memories - self._is_spherical * self.n_clusters_
@@ -291,7 +286,7 @@ class ClAM(FiniteMixtureEstimator):
         self, rows: Rows, parameters: MixtureParameters, statistics: ClusterStatistics
     ) -> float:
         hidden = self._mask(rows, torch.Generator().manual_seed(self.n_steps_))
-        return self._loss(rows, hidden, parameters) * self._units.scale**2
+        return self._loss(rows, hidden, parameters)
 
     def _has_converged(self, trace: list[float]) -> bool:
         annealing = ANNEALING_ITERATIONS if self.schedule == "annealed" else 0

@@ -181,9 +181,6 @@ class _CRPEstimator(MemoryEstimator):
             min(trace[:-PATIENCE]) - min(trace[-PATIENCE:]) <= self.tol
         )
 
-    def _finished(self, rows: AnyRows, state: _CRPState) -> _CRPState:
-        return self._without_small(rows, self._advance(rows, state))
-
     def _without_small(self, rows: AnyRows, state: _CRPState) -> _CRPState:
         """Dissolve the clusters that are too small to keep, until none is."""
         counts, smallest = state.clusters.counts, self.min_cluster_size
@@ -198,13 +195,15 @@ class _CRPEstimator(MemoryEstimator):
         fewer = self._reassigned(rows, state.clusters.select(kept), state.prior, opens=False)
         return fewer if all_small else self._without_small(rows, fewer)
 
-    def _adopt(self, rows: AnyRows, state: _CRPState) -> None:
+    def _adopt(self, rows: AnyRows, state: _CRPState) -> float:
+        state = self._without_small(rows, self._advance(rows, state))
         # The largest first, and equal ones by their place, which rounding does not change.
         shares = (state.clusters.counts / rows.total).round(decimals=12)
         places = state.prior.means(state.clusters).round(decimals=9).flip(1)
         order = np.lexsort([*places.T.numpy(), -shares.numpy()])
         ordered = replace(state, clusters=state.clusters.select(torch.from_numpy(order)))
         self._adopt_clusters(rows, ordered, numpy_dtype(rows.dtype))
+        return state.objective
 
     def _adopt_clusters(self, rows: AnyRows, state: _CRPState, dtype: Any) -> None:
         clusters, prior = state.clusters, state.prior
@@ -230,8 +229,7 @@ class _CRPEstimator(MemoryEstimator):
         generator = check_random_state(self.random_state)
         if not hasattr(self, "memories_"):
             state = self._train(rows, generator, self._given_means(rows))[0]
-            state = self._finished(rows, state)
-            self._adopt(rows, state)
+            objective = self._adopt(rows, state)
         else:
             prior, before = self._widened_prior(rows), self._statistics
             order = generator.permutation(len(rows))
@@ -248,8 +246,9 @@ class _CRPEstimator(MemoryEstimator):
                 clusters = clusters.grouped(nearest)
             state = _CRPState(prior.merged(clusters), prior)
             self._adopt_clusters(rows, state, self.memories_.dtype)
+            objective = state.objective
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
-        return self._labels(X), state.objective
+        return self._labels(X), objective
 
     def _widened_prior(self, rows: Rows) -> CRPPrior:
         """Return the prior with means as far apart as the stream is wide, these rows included."""

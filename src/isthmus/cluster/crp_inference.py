@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -176,7 +178,7 @@ class Assigned:
 
     def __add__(self, other: Assigned) -> Assigned:
         strangers = [each for each in (self.strangers, other.strangers) if each is not None]
-        joined = Rows.joined(*strangers) if len(strangers) == 2 else next(iter(strangers), None)
+        joined = reduce(add, strangers) if strangers else None
         return Assigned(self.clusters + other.clusters, joined)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +26,10 @@ SAMPLE_ROWS = 50_000
 SMALLEST_SCALE = 1e-140
 
 
-def units_of(X: NDArray[Any], weights: NDArray[Any]) -> Scaling:
+def units_of(X: NDArray[Any], weights: NDArray[Any], given: bool = False) -> Scaling:
     """Return units with the weighted mean of X as centre, and a mean variance of 1 per feature."""
+    if given:
+        return Scaling(np.zeros(X.shape[1]), 1.0)
     moments = Moments.of(TableBlock("X", 0, X, weights))
     assert moments is not None
     return moments.units()
@@ -111,13 +113,7 @@ class Rows:
     keys: Tensor | None = None
 
     @classmethod
-    def of(
-        cls,
-        X: NDArray[Any],
-        weights: NDArray[Any],
-        units: Scaling,
-        keys: NDArray[Any] | None = None,
-    ) -> Rows:
+    def of(cls, X: NDArray[Any], weights: NDArray[Any], units: Scaling, keys: Any = None) -> Rows:
         """Convert a table in which NaN marks unknown values."""
         inside = units.into(X)
         observed = None
@@ -129,25 +125,24 @@ class Rows:
         masses = torch.from_numpy(weights.astype(inside.dtype))
         return cls(values, masses, observed, None if keys is None else torch.from_numpy(keys))
 
-    @classmethod
-    def joined(cls, first: Rows, second: Rows) -> Rows:
+    def __add__(self, other: Rows) -> Rows:
         """Return the rows of both, equal ones as one, in an order that depends on values only."""
-        assert first.keys is not None
-        assert second.keys is not None
-        keys, group = torch.unique(torch.cat([first.keys, second.keys]), return_inverse=True)
-        chosen = torch.empty(len(keys), dtype=torch.int64)
-        chosen[group] = torch.arange(len(group))
-        weights = torch.cat([first.weights, second.weights])
-        values = torch.cat([first.values, second.values])[chosen]
+        assert self.keys is not None
+        assert other.keys is not None
+        keys = torch.cat([self.keys, other.keys])
+        weights = torch.cat([self.weights, other.weights])
         observed = None
-        if first.observed is not None or second.observed is not None:
-            both = (
-                torch.ones_like(r.values) if r.observed is None else r.observed
-                for r in (first, second)
-            )
-            observed = torch.cat(list(both))[chosen]
-        masses = torch.zeros(len(keys), dtype=weights.dtype).index_add_(0, group, weights)
-        return cls(values, masses, observed, keys)
+        if self.observed is not None or other.observed is not None:
+            observed = torch.cat([self.known, other.known])
+        both = Rows(torch.cat([self.values, other.values]), weights, observed, keys)
+        _, first, group = np.unique(keys.numpy(), return_index=True, return_inverse=True)
+        masses = torch.from_numpy(np.bincount(group, weights.numpy())).to(weights.dtype)
+        return replace(both.take(torch.from_numpy(first)), weights=masses)
+
+    @property
+    def known(self) -> Tensor:
+        """One where a value is known, else zero. (N, D)"""
+        return torch.ones_like(self.values) if self.observed is None else self.observed
 
     def __len__(self) -> int:
         return self.values.shape[0]

@@ -148,12 +148,13 @@ class FiniteMixtureEstimator(MemoryEstimator):
         beta = self.beta_ * self._units.scale**2
         return MixtureParameters(torch.from_numpy(means), beta, log_weights)
 
-    def _adopt(self, rows: AnyRows, state: Any) -> None:
-        """Set the fitted attributes, and statistics that count as many batches of a stream."""
+    def _adopt(self, rows: AnyRows, state: Any) -> float:
+        """Also set statistics that count as many batches of a stream."""
         self._adopt_parameters(state.parameters)
         statistics = expectation(rows, self._parameters(rows))
         self._statistics = statistics.scaled(1 / rows.total)
         self.n_steps_ = round(1 / SMALLEST_RATE)
+        return float(state.objective)
 
     def _absorb(self, rows: Rows, X: NDArray[Any]) -> tuple[NDArray[Any], float]:
         """Do one step of online EM; return the labels that rows had on arrival."""
@@ -178,11 +179,12 @@ class FiniteMixtureEstimator(MemoryEstimator):
     def _batch_objective(
         self, rows: Rows, parameters: MixtureParameters, statistics: ClusterStatistics
     ) -> float:
-        """Return the objective of a batch before it is learned from, in data units."""
-        return -statistics.log_likelihood / rows.total + self._log_scale(rows)
+        """Return the objective of a batch before it is learned from."""
+        return -statistics.log_likelihood / rows.total
 
     def _in_units(self, objectives: NDArray[Any], rows: AnyRows) -> NDArray[Any]:
-        return objectives + self._log_scale(rows)
+        # Of a mean negative log-density.
+        return objectives + rows.known_total / rows.total * math.log(self._units.scale)
 
     @property
     def energy_(self) -> LearnedEnergy:
@@ -193,7 +195,3 @@ class FiniteMixtureEstimator(MemoryEstimator):
     def _log_weights(self) -> NDArray[Any]:
         """The logarithms of the weights, in the precision of the memories. (K,)"""
         return np.log(np.maximum(self.weights_, SMALLEST_WEIGHT)).astype(self.memories_.dtype)
-
-    def _log_scale(self, rows: AnyRows) -> float:
-        """Return what a mean negative log-density changes by from internal units to the data's."""
-        return rows.known_total / rows.total * math.log(self._units.scale)

@@ -268,15 +268,20 @@ def lines_of(clusters: list[dict[str, Any]]) -> list[str]:
     apart = len(clusters) > 1 and "separation" in clusters[0]
     described = "set_apart_by" in clusters[0]
     head = ("cluster", "rows", "share", "certainty", *["separation"] * apart)
-    rows = [(*head, *["differs in (standard deviations)"] * described)]
+    rows = [[*head, *["differs in (standard deviations)"] * described]]
     for one in clusters[:LISTED_CLUSTERS]:
         sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
-        row = (str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}", sure)
+        row: tuple[str, ...] = (
+            str(one["cluster"]),
+            f"{one['size']:,}",
+            f"{one['share']:.1%}",
+            sure,
+        )
         if apart:
-            row += ("full" if one["separation"] is None else f"{one['separation']:.3g}",)
+            row.append("full" if one["separation"] is None else f"{one['separation']:.3g}")
         if described:
             features = [f"{name[:28]} {far:+.1f}" for name, far in one["set_apart_by"].items()]
-            row += (", ".join(features) or "-",)
+            row.append(", ".join(features) or "-")
         rows.append(row)
     more = len(clusters) - LISTED_CLUSTERS
     return aligned(rows, left=(len(head),)) + [f"... and {more} more clusters"] * (more > 0)
