@@ -17,7 +17,6 @@ from isthmus.cluster.partition import Graph, flux_ratios, merge_tree
 from isthmus.cluster.resolution import Unimodal
 from isthmus.cluster.retrieval_graph import (
     FLATNESS,
-    basins,
     cluster_shares,
     recall,
     recollection,
@@ -101,16 +100,6 @@ def test_tree_merges_the_pair_with_the_highest_flux_ratio_first():
     masses = flow.sum(1)
     last = flow[:2, 2].sum() / (masses[:2].sum() * masses[2])
     assert tree[1, 2] == pytest.approx(np.log(2.0 / last))
-
-
-def test_a_basin_is_a_mode_that_rises_above_its_saddle():
-    rng = np.random.default_rng(0)
-    one = rng.uniform(size=(400, 2))
-    two = np.concatenate([one[:200], one[200:] + np.array([2, 0])])
-    assert basins(one, [0.01])[0].max() == 0
-    found = basins(two, [0.01])[0]
-    assert found.max() == 1
-    assert len(set(found[:200])) == 1
 
 
 def banana(n, rng):

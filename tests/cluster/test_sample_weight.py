@@ -54,11 +54,3 @@ def test_weight_zero_is_a_row_left_out_of_a_stream(make, overlapping):
         assert_same(absent, weighted)
         assert weighted.labels_.shape == weights[part].shape
         np.testing.assert_array_equal(weighted.labels_[weights[part] > 0], absent.labels_)
-
-
-def test_the_score_is_a_weighted_mean(make, blobs):
-    model = make().fit(blobs)
-    weights = np.random.default_rng(2).uniform(0, 2, 90)
-    expected = np.average(model.score_samples(blobs), weights=weights)
-    assert model.score(blobs, sample_weight=weights) == pytest.approx(expected)
-    assert model.score(blobs) == pytest.approx(model.score_samples(blobs).mean())

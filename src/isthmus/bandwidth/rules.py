@@ -131,12 +131,8 @@ def left_out_log_density(X: Any, sigma: float) -> float:
 def scott(X: Any) -> Bandwidth:
     r"""Return Scott's bandwidth: the covariance of the rows, times :math:`n^{-2/(D+4)}`.
 
-    The rule suits one Gaussian cluster; data with several get kernels that are too wide. It is the
-    one of :class:`scipy.stats.gaussian_kde`, and of ``GaussianKDE(X, "scott")``.
-
-    Parameters
-    ----------
-    X : array or Tensor (n, D)
+    The rule of :class:`scipy.stats.gaussian_kde` and ``GaussianKDE(X, "scott")`` suits one Gaussian
+    cluster; rows (n, D) with several get kernels that are too wide.
 
     Examples
     --------

@@ -271,12 +271,7 @@ def lines_of(clusters: list[dict[str, Any]]) -> list[str]:
     rows = [[*head, *["differs in (standard deviations)"] * described]]
     for one in clusters[:LISTED_CLUSTERS]:
         sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
-        row: tuple[str, ...] = (
-            str(one["cluster"]),
-            f"{one['size']:,}",
-            f"{one['share']:.1%}",
-            sure,
-        )
+        row = [str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}", sure]
         if apart:
             row.append("full" if one["separation"] is None else f"{one['separation']:.3g}")
         if described:

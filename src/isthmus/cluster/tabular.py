@@ -115,7 +115,7 @@ class TableModel:
         seed: int = 0,
         verbose: int = 0,
     ) -> TableModel:
-        """Fit an energy to the rows of a table, by default in standard units.
+        """Fit an energy to the rows of a table.
 
         Parameters
         ----------
@@ -156,8 +156,10 @@ class TableModel:
         if method in MEMORIES_OF_ROWS:
             memory = _memory_of_rows(Z, method, sigma, beta, seed)
             return cls(memory, scaling, names, constants=constants)
-        estimator = _estimator(method, given, seed, verbose).fit(Z)
-        if "verbose" in estimator.get_params():
+        estimator = ESTIMATORS[method](**given)
+        known, shared = estimator.get_params(), {"random_state": seed, "verbose": verbose}
+        estimator.set_params(**{name: shared[name] for name in shared if name in known}).fit(Z)
+        if "verbose" in known:
             estimator.set_params(verbose=0)
         notes = tuple(notes_on(rows, names, standardise))
         return cls(estimator.energy_, scaling, names, estimator, constants, notes)
@@ -308,18 +310,12 @@ def _chosen(method: str | None, values: dict[str, Any]) -> tuple[str, dict[str, 
     return method, given
 
 
-def _estimator(method: str, given: dict[str, Any], seed: int, verbose: int) -> Any:
-    estimator = ESTIMATORS[method](**given)
-    known, shared = estimator.get_params(), {"random_state": seed, "verbose": verbose}
-    return estimator.set_params(**{name: shared[name] for name in shared if name in known})
-
-
 def chosen_estimator(*, seed: int = 0, method: str | None = None, **values: Any) -> Any:
     """Return the estimator of settings, for rows that are not in memory together."""
     method, given = _chosen(method, values)
     if method in ("mean-shift", *MEMORIES_OF_ROWS):
         raise InvalidInputError(f"{method} needs all rows in memory.")
-    return _estimator(method, given, seed, 0)
+    return ESTIMATORS[method](**given, random_state=seed)
 
 
 def _memory_of_rows(
