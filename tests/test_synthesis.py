@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ks_2samp
 
-from isthmus.errors import DtypeError, IsthmusError
+from isthmus.errors import IsthmusError
 from isthmus.synthesis import draw_rows
 from isthmus.tables import encode
 
@@ -196,14 +196,6 @@ def test_draws_given_a_range_are_those_that_fall_into_it() -> None:
     assert ks_2samp(at.y, near.y).pvalue > 0.01
 
 
-@pytest.mark.parametrize(
-    "given", [{"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": (1, 2, 3)}, {"rooms": 17}]
-)
-def test_what_no_row_can_be_is_refused(given) -> None:
-    with pytest.raises(IsthmusError):
-        draw_rows(people(), 3, given=given, check=False)
-
-
 @pytest.mark.parametrize("columns", [["age", "height"], ["age", "height", "city"]])
 def test_gaps_are_drawn_or_filled(columns) -> None:
     table = people(300)[columns]
@@ -216,15 +208,18 @@ def test_gaps_are_drawn_or_filled(columns) -> None:
     assert ks_2samp(filled.height, table.height.dropna()).pvalue > 0.001
 
 
-def test_what_is_given_must_be_a_mapping() -> None:
-    with pytest.raises(DtypeError, match="given"):
-        draw_rows(pd.DataFrame({"a": [1.0, 2.0, 3.0]}), 2, given="a")
+@pytest.mark.parametrize(
+    "given", ["age", {"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": (1, 2, 3)}]
+)
+def test_what_no_row_can_be_is_refused(given) -> None:
+    with pytest.raises(IsthmusError):
+        draw_rows(people(), 3, given=given, check=False)
 
 
-def test_cells_that_are_lists_are_not_encoded() -> None:
-    for frame in (pd.DataFrame({"a": [[1], [2]]}), pd.DataFrame(index=range(3))):
-        with pytest.raises(IsthmusError):
-            encode(frame)
+@pytest.mark.parametrize("frame", [pd.DataFrame({"a": [[1], [2]]}), pd.DataFrame(index=range(3))])
+def test_cells_that_are_lists_are_not_encoded(frame) -> None:
+    with pytest.raises(IsthmusError):
+        encode(frame)
 
 
 def test_draws_outside_the_range_of_a_column_stay_within_its_type() -> None:

@@ -1,41 +1,34 @@
 """`isthmus ask`: a question to a table, and one line for bad input."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from isthmus.cli.main import main
 
-
-@pytest.fixture
-def houses(tmp_path) -> str:
+@pytest.fixture(autouse=True)
+def houses(run) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     rooms = rng.integers(1, 7, 60)
     kind = np.where(rooms > 3, "house", "flat")
     frame = pd.DataFrame({"rooms": rooms, "kind": kind, "price": 60 * rooms + rng.normal(0, 9, 60)})
-    frame.to_csv(tmp_path / "houses.csv", index=False)
-    return str(tmp_path / "houses.csv")
+    frame.to_csv("houses.csv", index=False)
+    return frame
 
 
-def test_numbers_and_categories(houses, capsys) -> None:
-    assert (
-        main(["ask", houses, "--predict", "price", "--given", "rooms=3", "--json", "--quiet"]) == 0
-    )
-    found = json.loads(capsys.readouterr().out)
+def test_numbers_and_categories(run) -> None:
+    command = "ask houses.csv --json --quiet --predict"
+    found = json.loads(run(f"{command} price --given rooms=3").out)
     low, high = found["interval"]
     assert low < found["median"] < high
     assert found["given"] == {"rooms": 3.0}
     assert abs(found["mean"] - 180) < 40
-    assert (
-        main(["ask", houses, "--predict", "kind", "--given", "rooms=6", "--json", "--quiet"]) == 0
-    )
-    shares = json.loads(capsys.readouterr().out)["probabilities"]
+    shares = json.loads(run(f"{command} kind --given rooms=6").out)["probabilities"]
     assert shares["house"] > 0.8
     assert sum(shares.values()) == pytest.approx(1)
-    assert main(["ask", houses, "--predict", "kind", "--given", "rooms=6"]) == 0
-    assert "house" in capsys.readouterr().out
+    assert "house" in run("ask houses.csv --predict kind --given rooms=6").out
 
 
 @pytest.mark.parametrize(
@@ -49,25 +42,21 @@ def test_numbers_and_categories(houses, capsys) -> None:
         "",
     ],
 )
-def test_bad_questions_are_one_line(houses, words, capsys) -> None:
-    assert main(["ask", houses, *words.split()]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_bad_questions_are_one_line(run, words) -> None:
+    assert run(f"ask houses.csv {words}", code=2).err.count("\n") == 1
 
 
-def test_missing_text_is_no_answer_and_a_value_that_no_row_has_is_noted(houses, capsys) -> None:
-    frame = pd.read_csv(houses)
-    frame.assign(kind=frame.kind.where(frame.index % 5 > 0)).to_csv(houses, index=False)
-    assert main(["ask", houses, "--predict", "kind", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["probabilities"]) == {"house", "flat"}
-    assert main(["ask", houses, "--predict", "price", "--given", "kind=hut"]) == 0
-    assert "kind=hut" in capsys.readouterr().err
+def test_missing_text_is_no_answer_and_a_value_that_no_row_has_is_noted(run, houses) -> None:
+    gaps = houses.assign(kind=houses.kind.where(houses.index % 5 > 0))
+    gaps.to_csv("houses.csv", index=False)
+    found = json.loads(run("ask houses.csv --predict kind --json").out)
+    assert set(found["probabilities"]) == {"house", "flat"}
+    assert "kind=hut" in run("ask houses.csv --predict price --given kind=hut").err
 
 
-def test_truth_values_are_given_as_they_are_written(tmp_path, capsys) -> None:
-    path = tmp_path / "flags.csv"
+def test_truth_values_are_given_as_they_are_written(run) -> None:
     lines = [f"{'true' if row % 2 else 'false'},{row % 2 * 9 + row % 7}" for row in range(40)]
-    path.write_text("\n".join(["sold,price", *lines]))
-    words = ["ask", str(path), "--predict", "price", "--json", "--quiet", "--given"]
-    assert main([*words, "sold=True"]) == 0
-    assert json.loads(capsys.readouterr().out)["mean"] > 8
-    assert main([*words, "sold=maybe"]) == 2
+    Path("flags.csv").write_text("\n".join(["sold,price", *lines]))
+    command = "ask flags.csv --predict price --json --quiet --given"
+    assert json.loads(run(f"{command} sold=True").out)["mean"] > 8
+    run(f"{command} sold=maybe", code=2)

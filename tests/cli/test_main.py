@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import isthmus
 from isthmus.cli import datasets
 from isthmus.cli.main import main
 from isthmus.cli.options import HELP
@@ -31,12 +30,6 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(f"usage: isthmus {name}" in done.stdout for name in HELP)
-
-
-def test_python_dash_m_is_the_same_command() -> None:
-    command = [sys.executable, "-m", "isthmus", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"isthmus {isthmus.__version__}\n"
 
 
 @pytest.mark.parametrize("typed", ["--clusterz", "--seeed", "--cluster=3"])
@@ -176,14 +169,6 @@ def test_control_c_ends_a_process_with_130_and_one_line(tmp_path) -> None:
         assert process.stderr.read() == "isthmus: interrupted\n"
     assert process.returncode == 130
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("command", ["cluster", "certify"])
-def test_an_output_that_is_a_loop_of_links_is_refused(command, tmp_path, capsys) -> None:
-    (tmp_path / "data.csv").write_text("a,b\n1,2\n3,4\n5,6\n")
-    (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
-    assert main([command, str(tmp_path / "data.csv"), "-o", str(tmp_path / "loop.csv")]) == 2
-    assert "loop.csv" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("suffix", "cell"), [(".jsonl", [[1], 2]), (".parquet", {"x": 1})])

@@ -43,6 +43,8 @@ cluster data.csv --model bare.model
 cluster data.csv --model m -k 2
 cluster tiny.csv
 cluster data.csv -o nowhere/a.csv
+cluster data.csv -o loop.csv
+certify data.csv -o loop.csv
 cluster data.csv -o - --json
 cluster data.csv --id nobody
 cluster data.csv --drop 1,2
@@ -110,6 +112,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("refusals")
     for name, text in FILES.items():
         (found / name).write_text(text)
+    (found / "loop.csv").symlink_to(found / "loop.csv")
     ClAMELBO(1).fit(np.eye(4)).save(found / "bare.model")
     with torch.random.fork_rng():
         ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)).save_pretrained(found / "small")

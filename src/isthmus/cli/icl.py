@@ -6,12 +6,11 @@ import argparse
 import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.io.files import check_writable, exclusive, make_directory
+from isthmus.io.files import check_writable, make_directory
 from isthmus.printing import counted
 from isthmus.tables.files import (
     STDIN,
@@ -24,7 +23,6 @@ from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
     from isthmus.incontext import ICLEBM, ICLTables
-    from isthmus.incontext.loop import TrainingRecipe
 
 # A stopped run loses at most this many updates, or a hundredth of a short run.
 UPDATES_BETWEEN_CHECKPOINTS = 100
@@ -36,27 +34,20 @@ TABLE_PRESETS = ("tables-numbers", "tables")
 def run_train(arguments: argparse.Namespace) -> int:
     """Train a model."""
     from isthmus.incontext import train, train_tables
-    from isthmus.incontext.tables.training import TableRecipe
-    from isthmus.incontext.training import EnergyRecipe
 
-    out, quiet = arguments.out, arguments.quiet
     settings, init = _settings(arguments)
-    more = {"devices": arguments.devices}
-    recipe: TrainingRecipe
-    often = max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3))
-    more |= {"init": init, "evaluate_every": often}
-    of_tables = arguments.preset in TABLE_PRESETS
-    run: Any = train_tables if of_tables else train
-    recipe = TableRecipe(settings, init) if of_tables else EnergyRecipe(settings, init)
-    _announce(out, recipe, quiet)
+    out, quiet = make_directory(arguments.out, "--out"), arguments.quiet
+    run: Any = train_tables if arguments.preset in TABLE_PRESETS else train
     try:
         run(
             settings,
             out,
+            devices=arguments.devices,
+            init=init,
             checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
+            evaluate_every=max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3)),
             progress=False if quiet else None,
             report=None if quiet else partial(_print_likelihood, settings.updates),
-            **more,
         )
     except KeyboardInterrupt:
         options.warn(f"interrupted; the same command continues in {out}")
@@ -91,20 +82,6 @@ def _settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
     if arguments.prior is not None:
         settings = settings.on_prior(prior(arguments.prior))
     return settings.on_devices(arguments.devices), init
-
-
-def _announce(out: Path, recipe: TrainingRecipe, quiet: bool) -> None:
-    """Make the folder of a run, and print where it starts."""
-    updates = recipe.settings.updates
-    with exclusive(make_directory(out, "--out")):
-        checkpoint = recipe.find_checkpoint(out)
-    start = f"starting: {updates} updates in {out}"
-    if checkpoint is not None and checkpoint.updates == updates:
-        start = f"all {updates} updates in {out} are complete"
-    elif checkpoint is not None and checkpoint.updates:
-        start = f"continuing after update {checkpoint.updates} of {updates} in {out}"
-    if not quiet:
-        print(start, file=sys.stderr, flush=True)
 
 
 def _print_likelihood(updates: int, row: dict[str, float]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from isthmus.paper.study.methods import Kind
     from isthmus.study import Settings
 
-DIRECTORY = Path("study")
 KINDS: dict[str, Kind] = {"given": "K given", "unknown": "K unknown"}
 
 
@@ -27,23 +25,23 @@ def run_run(arguments: argparse.Namespace) -> int:
 
     settings = _settings(arguments)
     settings.tasks()  # raises for invalid settings before any work
-    with _new_directory(arguments.output) as out:
-        if arguments.quick and arguments.datasets is None:
-            settings = _available(settings, arguments.data)
-        try:
-            done = study.run(
-                out,
-                settings,
-                jobs=arguments.jobs,
-                backend="local" if arguments.scheduler is None else "dask",
-                scheduler=arguments.scheduler,
-                data_home=arguments.data,
-                retry=arguments.retry,
-                progress=False if arguments.quiet else None,
-            )
-        except KeyboardInterrupt:
-            options.warn(f"interrupted; the same command continues with the missing fits in {out}")
-            return 130
+    out = make_directory(arguments.output, "--out")
+    if arguments.quick and arguments.datasets is None:
+        settings = _available(settings, arguments.data)
+    try:
+        done = study.run(
+            out,
+            settings,
+            jobs=arguments.jobs,
+            backend="local" if arguments.scheduler is None else "dask",
+            scheduler=arguments.scheduler,
+            data_home=arguments.data,
+            retry=arguments.retry,
+            progress=False if arguments.quiet else None,
+        )
+    except KeyboardInterrupt:
+        options.warn(f"interrupted; the same command continues with the missing fits in {out}")
+        return 130
     print(done)
     if done.set_aside:
         options.warn(
@@ -51,18 +49,6 @@ def run_run(arguments: argparse.Namespace) -> int:
             "of its datasets and methods"
         )
     return 0
-
-
-@contextmanager
-def _new_directory(out: Path) -> Iterator[Path]:
-    """Make the directory if necessary, and remove it again if it stays empty."""
-    made = [each for each in (out, *out.parents) if not each.exists()]
-    try:
-        yield make_directory(out, "--out")
-    finally:
-        for each in made:
-            with suppress(OSError):  # not empty
-                each.rmdir()
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

@@ -176,21 +176,17 @@ def fill_gaps(
     model : TableModel, optional
         A fitted model that fills the columns it knows; nothing is learned or checked.
     energy : {"memory", "kde", "crp", "tables"}, optional
-        :class:`MemoryImputer`, a kernel density of the complete rows, the memories that ClAMCRP
-        learns, or the in-context density of small tables, ``pretrained("tables")``. Default:
-        "memory"; "kde" if `sigma` is given; and without `standardise`, "kde" or "crp", whichever
-        has the lower error.
+        :class:`MemoryImputer`, a kernel density of the complete rows, the memories of ClAMCRP, or
+        the in-context density of small tables. Default: "memory"; "kde" if `sigma` is given; and
+        without `standardise`, "kde" or "crp", whichever has the lower error.
     sigma : float, optional
         Bandwidth of "kde", in standard deviations. Default: the one with the lowest error.
     how : {"mean", "mode"}
-        The mean given the known values, which has the least squared error, or the nearest
-        minimum of the energy, a value that occurs.
+        The mean given the known values, or the nearest minimum of the energy, a value that occurs.
     words : data frame (n, C), optional
-        Columns of text beside those of X. "memory" learns from them too, and fills their gaps with
-        the most probable value.
+        Columns of text beside those of X, which "memory" learns from and fills.
     fill : sequence of str
-        Columns to fill in any case. Of others, those in which hardly a tenth of the cells are
-        known, and columns of text that are mostly blank, stay as they are.
+        Columns to fill even if hardly a tenth of their cells are known, or, of text, not half.
     standardise : bool
     seed : int
     show_progress : bool, optional

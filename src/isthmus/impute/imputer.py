@@ -46,13 +46,12 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
     with r the distance to the tenth neighbour, h = 0.42. Known cells are hidden to choose a ridge
     of :math:`S_{oo}`, and to blend this estimate with one that has covariances of its own in each
-    neighbourhood. Fills may lie beyond the values of a column, but not beyond a bound: a value that
-    several rows have and none exceeds, or 0 in columns of one sign.
+    neighbourhood. Fills stay within bounds: a value that several rows have and none exceeds, or 0
+    in columns of one sign.
 
-    Rows with gaps are learned from too. NaN marks missing values; in data frames, so do None and
-    NA. Columns of text, categories and truth values in a data frame are filled with their most
-    probable value. Arrays come back, of objects if the frame is mixed; after
-    ``set_output(transform="pandas")``, data frames with the types of their columns.
+    Rows with gaps are learned from too. NaN, None and NA mark missing values. Columns of text,
+    categories and truth values in a data frame are filled with their most probable value. Arrays
+    come back, of objects if the frame is mixed; after ``set_output(transform="pandas")``, frames.
 
     Parameters
     ----------
@@ -65,18 +64,16 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
 
     Attributes
     ----------
-    errors_ : ndarray (D,)
-        Root mean squared error to expect of each column, in its units; the share of wrong values
-        in columns of categories. Measured on hidden cells; NaN where none could be hidden.
-    mean_errors_ : ndarray (D,)
-        The same for filling with the mean of the column, or with its most frequent value.
+    errors_, mean_errors_ : ndarray (D,)
+        Root mean squared error to expect of each column, and that of its mean; the share of wrong
+        values in columns of categories, and that of the most frequent value. Measured on hidden
+        cells; NaN where none could be hidden.
     checked_ : ndarray (D,) of int
         Number of known cells that were hidden.
     indicator_ : ndarray (n_samples, D) of bool
         True where a value of the fitted table was missing.
     blend_ : ndarray (K, columns of numbers)
-        Weights of the estimates: retrieved, and, where the shape of the table is a covariance,
-        with local covariances.
+        Weights of the estimates: retrieved, and, in tables of few columns, with local covariances.
     categories_ : dict
         Values of each column of categories by name, the most frequent first; at most 20.
     n_features_in_, feature_names_in_
