@@ -104,6 +104,9 @@ class Wrapper(Energy):
     def _reach(self) -> float:
         return self.inner._reach()
 
+    def _length(self) -> float:
+        return self.inner._length()
+
     def _is_far_off(self) -> bool:
         return self.inner._is_far_off()
 
@@ -200,6 +203,12 @@ class Affine(Wrapper):
 
     def _score(self, x: Tensor) -> Tensor:
         return self._solved(super()._score(x), None if self.matrix is None else self.matrix.mT)
+
+    def _length(self) -> float:
+        narrowest = self.scale.abs().min()
+        if self.matrix is not None:
+            narrowest = torch.linalg.svdvals(self.matrix).min()
+        return float(narrowest) * self.inner._length()
 
     def log_normalizer(self) -> Tensor:
         """Return log Z of the inner energy plus the logarithm of the absolute determinant of A."""

@@ -379,6 +379,10 @@ class Energy(nn.Module, ABC):
         """Return a length in proportion to which updates have rounding errors, at least."""
         return 0.0
 
+    def _length(self) -> float:
+        """Return the length that tolerances are relative to: the width of kernels, if any."""
+        return 1.0
+
     def _curvature(self) -> Tensor | None:
         """Return c > 0 such that E(x) - c |x|^2 / 2 is concave, or None; a step is -dE/dx / c."""
         return None

@@ -295,3 +295,18 @@ def test_rows_that_converged_are_near_a_fixed_point_found_by_newtons_method(dtyp
     limit = 1e-4 if dtype == torch.float32 else 1e-5
     assert len(off) > 500
     assert np.max(off) < limit
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e-4, 1e7])
+@pytest.mark.parametrize("kernel", [ist.GaussianKDE, ist.EpanechnikovKDE, ist.StudentKDE])
+def test_other_units_lead_to_the_same_fixed_points(kernel, unit):
+    rng = np.random.default_rng(0)
+    memories = 3 * rng.normal(size=(30, 2))
+    starts = memories[:5] + 0.4
+    expected = ist.retrieve(kernel(memories, 0.7), starts).state
+    found = ist.retrieve(kernel(unit * memories, 0.7 * unit), unit * starts).state
+    np.testing.assert_allclose(found / unit, expected, atol=1e-4)
+    scaled = ist.retrieve(
+        ist.Affine(kernel(memories, 0.7), scale=[unit, unit]), unit * starts
+    ).state
+    np.testing.assert_allclose(scaled / unit, expected, atol=1e-4)

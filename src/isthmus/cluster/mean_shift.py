@@ -89,7 +89,7 @@ class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
         """Return the cluster whose mode each row reaches. -> (n_samples,)"""
         tol, max_steps = self._stopping()
         energy, starts, centre = centred(self.energy_, torch.from_numpy(self._new_rows(X)))
-        ends = retrieve(energy, starts, tol=tol * self.bandwidth_, max_steps=max_steps).state
+        ends = retrieve(energy, starts, tol=tol, max_steps=max_steps).state
         modes = torch.from_numpy(self.cluster_centers_) - centre
         return distances(ends.double(), modes).argmin(1).numpy()
 

@@ -124,6 +124,9 @@ class NeuralEnergy(Energy):
             energy.inverse = torch.empty(energy.dim, energy.dim)
         return energy
 
+    def _length(self) -> float:
+        return 1 / float(self.inverse.abs().max())
+
     def place_at(self, rows: Tensor) -> None:
         """Put the quadratic term where rows (n, D) are."""
         deviation, center = torch.std_mean(rows.double(), dim=0)

@@ -105,8 +105,9 @@ def retrieve(
     observed : bool array or Tensor (..., D), optional
         Coordinates that keep their values.
     tol : float
-        A row rests when an update moves it by no more than this length, in the units of the
-        data (plus the resolution of its dtype).
+        A row rests when an update moves it by no more than this length (plus the resolution of
+        its dtype), in units of the width of the kernels, or of the extent of the memories where
+        kernels have none, or of the data where the energy has no memories.
     max_steps : int
         Rows that still move after this number of updates are returned with ``converged=False``.
     accelerate : bool, optional
@@ -131,7 +132,7 @@ def retrieve(
     require_energy(energy)
     _warn_of_norms(energy)
     settings: dict[str, Any] = {
-        "tol": as_number(tol, "tol", at_least=0),
+        "tol": as_number(tol, "tol", at_least=0) * energy._length(),
         "max_steps": as_count(max_steps, "max_steps", at_least=0),
         "accelerate": None if accelerate is None else as_flag(accelerate, "accelerate"),
     }

@@ -241,6 +241,11 @@ class Memory(Energy):
         keys = self._keys()
         return keys.radius + keys.off_centre
 
+    def _length(self) -> float:
+        if (curvature := self._curvature()) is not None:
+            return float(curvature * self.inverse_temperature) ** -0.5
+        return self._keys().radius or 1.0
+
     def _in_float64(self) -> Self:
         if self.memories.dtype == torch.float64:
             return self

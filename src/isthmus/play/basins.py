@@ -102,7 +102,7 @@ def label_basins(
     A draft has them as the interpolated map shows them, to about a cell. If `exact`, modes are
     retrieved, and so is every node next to a border.
     """
-    cell, tol = float((nodes[1, 1] - nodes[0, 0]).abs().max()), 1e-5 * scene.unit
+    cell, tol = float((nodes[1, 1] - nodes[0, 0]).abs().max()), 1e-5
     same = SAME_MODE * scene.unit if exact else cell
     lost = max(LOST_CELLS * cell, same)
     starts = scene.memories

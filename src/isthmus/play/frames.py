@@ -139,7 +139,7 @@ def details(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
     queries = as_floats(request.body.get("queries", []), "queries", (-1, 2), MOST_QUERIES)
     if len(queries):
         points = queries.to(scene.memories)
-        arrays["paths"] = _paths(energy, points, 1e-4 * scene.unit)
+        arrays["paths"] = _paths(energy, points, 1e-4)
         if kind.shares and isinstance(energy, Memory):  # kinds with shares have responsibilities
             arrays["shares"] = energy.responsibilities(points).float().numpy()
     if kind.certified and request.body.get("balls") and len(scene.memories) <= MOST_BALLS:
