@@ -63,12 +63,14 @@ def test_copies_are_counted_exactly(kind, n) -> None:
         assert draws.copies == equal.all(2).any(1).sum()
 
 
-def test_values_leave_the_range_only_if_asked() -> None:
-    table = pd.DataFrame(np.random.default_rng(0).normal(size=(100, 2)), columns=["a", "b"])
-    inside = draw_rows(table, 2000, check=False).rows
-    outside = draw_rows(table, 2000, outside=True, check=False).rows
-    assert ((inside >= table.min()) & (inside <= table.max())).all().all()
-    assert not ((outside >= table.min()) & (outside <= table.max())).all().all()
+def test_values_leave_the_range_only_if_asked_and_never_their_type() -> None:
+    table = pd.DataFrame({"x": np.arange(0, 250, 5).astype("uint8"), "k": ["a", "b"] * 25})
+    inside, outside = (
+        draw_rows(table, 2000, outside=outside, check=False).rows.x for outside in (False, True)
+    )
+    assert inside.between(0, 245).all()
+    assert outside.dtype == np.uint8
+    assert outside.max() > 245
 
 
 def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows() -> None:
@@ -81,7 +83,6 @@ def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows() -> None:
     assert 0.5 < good.distance_ratio < 2
     assert tiny.distance_ratio < 0.01
     assert wide.distance_ratio > 3
-    assert "AUC" in str(good)
     assert good.summary["auc"] == good.auc
 
 
@@ -93,7 +94,6 @@ def test_privacy_hides_which_rows_were_learned_and_keeps_moments() -> None:
     assert near.membership > 0.8 > middle.membership > far.membership
     assert far.membership < 0.6
     assert near.summary["membership"] == near.membership
-    assert "Membership" in str(near)
     np.testing.assert_allclose(far.rows.mean(), X.mean(0), atol=0.3)
     np.testing.assert_allclose(far.rows.cov(), np.cov(X.T), atol=0.15 * np.cov(X.T).max())
 
@@ -108,8 +108,7 @@ def test_a_table_of_categories_alone_gives_new_combinations() -> None:
     table = pd.DataFrame({name: rng.choice(list("xyz"), 60) for name in "abcdef"})
     draws = draw_rows(table, 100)
     assert draws.copies == 0
-    known = set(map(tuple, table.to_numpy()))
-    assert not known & set(map(tuple, draws.rows.to_numpy()))
+    assert draws.rows.merge(table).empty
 
 
 @pytest.mark.parametrize("n", [2, 3, 30])
@@ -128,7 +127,6 @@ def test_small_tables_of_numbers_are_drawn_from_their_in_context_density() -> No
     table["count"], table["same"] = rng.poisson(40, 200), 7
     drawn = draw_rows(table, 2000, check=False)
     assert drawn.kernel == "tables"
-    assert "in-context density of tables" in str(drawn)
     rows = drawn.rows
     assert ((rows >= table.min()) & (rows <= table.max())).all().all()
     assert (rows.b == 0).mean() == pytest.approx((table.b == 0).mean(), abs=0.06)
@@ -220,13 +218,6 @@ def test_what_no_row_can_be_is_refused(given) -> None:
 def test_cells_that_are_lists_are_not_encoded(frame) -> None:
     with pytest.raises(IsthmusError):
         encode(frame)
-
-
-def test_draws_outside_the_range_of_a_column_stay_within_its_type() -> None:
-    table = pd.DataFrame({"x": np.arange(0, 250, 5).astype("uint8"), "k": ["a", "b"] * 25})
-    drawn = draw_rows(table, 500, outside=True, check=False).rows.x
-    assert drawn.dtype == np.uint8
-    assert drawn.max() > 245
 
 
 @pytest.mark.parametrize("x", [[np.inf] * 9, np.arange(9) + 1j])

@@ -279,12 +279,10 @@ def test_empty_columns_are_filled_with_zero_and_named() -> None:
 def test_a_column_of_very_many_categories() -> None:
     words = [f"w{number}" for number in range(100_000)]
     frame = pd.DataFrame({"a": np.arange(100_000.0), "b": words})
-    frame.loc[::1000, "a"] = NAN
-    frame.loc[5, "b"] = None
+    frame.loc[::1000, "a"], frame.loc[5, "b"] = NAN, None
     imputer = MemoryImputer(max_memories=300).set_output(transform="pandas")
     with pytest.warns(UserWarning, match="'b' holds text that hardly repeats"):
-        filled = imputer.fit_transform(frame)
-    assert filled.notna().all().all()
+        assert imputer.fit_transform(frame).notna().all().all()
     assert len(imputer.categories_["b"]) == 20
 
 
