@@ -26,19 +26,15 @@ def run(arguments: argparse.Namespace) -> int:
     from isthmus.cluster import TableModel
     from isthmus.impute import fill_gaps
 
+    same = ("energy", "sigma", "how", "fill", "standardise", "seed")
     found = fill_gaps(
         table.X,
         columns=table.columns,
         memory=memory,
         model=None if arguments.model is None else TableModel.load(arguments.model),
-        energy=arguments.energy,
-        sigma=arguments.sigma,
-        how=arguments.how,
         words=table.words if learns_itself else None,
-        fill=arguments.fill,
-        standardise=arguments.standardise,
-        seed=arguments.seed,
         show_progress=False if arguments.quiet else None,
+        **{name: getattr(arguments, name) for name in same},
     )
     filled = table.filled(found.X, found.words)
     notes = _notes(table, filled, found.notes, () if found.words is None else [*found.words])

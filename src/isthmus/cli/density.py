@@ -28,11 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.score is not None:
         columns = {"id": arguments.id, "label": arguments.label}
         rows = options.load_beside(arguments, arguments.score, **columns)
-        numbers = dict(zip(rows.columns, rows.X.T, strict=True))
-        names = [name for name in frame if name in rows.frame and name not in table.columns]
-        texts = {name: rows.frame[name] for name in names}
-        gaps = {name: is_missing(text) & ~text.isin(frame[name]) for name, text in texts.items()}
-        others = {name: text.mask(gaps[name], None) for name, text in texts.items()}
+        numbers, others = dict(zip(rows.columns, rows.X.T, strict=True)), {}
+        for name in (name for name in frame if name in rows.frame and name not in table.columns):
+            text = rows.frame[name]
+            others[name] = text.mask(is_missing(text) & ~text.isin(frame[name]), None)
         if missing := [name for name in table.columns if name not in numbers]:
             raise InvalidInputError(
                 f"{arguments.score} has no column of numbers {', '.join(missing)}, as "

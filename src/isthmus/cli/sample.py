@@ -28,9 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     options.check_outputs(arguments, arguments.data)
     is_model, chain = _is_model(arguments.data), arguments.sampler != "exact"
     if is_model:
-        options.refuse(
-            arguments, "energy sigma beta k no-standardise", "the model is fitted already."
-        )
+        fitting = "energy sigma beta k no-standardise"
+        options.refuse(arguments, fitting, "the model is fitted already.")
     fitted = chain or not arguments.standardise
     fitted |= any(one is not None for one in (arguments.sigma, arguments.beta, arguments.k))
     if not is_model and not fitted and arguments.energy in (None, "tables", "kernel"):
@@ -49,16 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         energy = arguments.energy or "kde"
         table = options.load_table(arguments, missing=energy not in ("kde", "hopfield"))
+        same = ("sigma", "beta", "standardise", "seed")
+        settings = {name: getattr(arguments, name) for name in same} | {"n_clusters": arguments.k}
         model = TableModel.fit(
-            table.X,
-            columns=table.columns,
-            method=energy,
-            n_clusters=arguments.k,
-            sigma=arguments.sigma,
-            beta=arguments.beta,
-            standardise=arguments.standardise,
-            leave_out_constants=True,
-            seed=arguments.seed,
+            table.X, columns=table.columns, method=energy, leave_out_constants=True, **settings
         )
     draws, chains = model.sample(
         arguments.number,
@@ -182,8 +175,8 @@ def _diagnostics(chains: Chains) -> dict[str, Any]:
 def _agreement(found: dict[str, Any]) -> str:
     """Return a note on how well the chains agree."""
     text = f"{found['count']} chains accept {found['acceptance']:.0%} of their steps"
-    if found["largest_r_hat"] is None:
+    r_hat = found["largest_r_hat"]
+    if r_hat is None:
         return f"{text} and never moved; use a smaller --step-size."
-    text += f"; R-hat is at most {found['largest_r_hat']:.3f}, so they"
-    agree = found["largest_r_hat"] <= AGREED
-    return f"{text} agree." if agree else f"{text} do not agree: use more --steps, or exact draws."
+    outcome = "agree" if r_hat <= AGREED else "do not agree: use more --steps, or exact draws"
+    return f"{text}; R-hat is at most {r_hat:.3f}, so they {outcome}."

@@ -89,11 +89,14 @@ def run_status(arguments: argparse.Namespace) -> int:
     from isthmus.study import status
 
     found = status(arguments.directory)
-    print(json.dumps(found.as_dict()) if arguments.json else found)
-    if found.seconds_left is not None and not arguments.json:
+    if arguments.json:
+        print(json.dumps(found.as_dict()))
+        return 0
+    print(found)
+    if found.seconds_left is not None:
         left = timedelta(seconds=round(found.seconds_left))
         print(f"A run is in progress, about {left} remaining.")
-    elif found.missing and not arguments.json:
+    elif found.missing:
         print(f"{found.missing} fits are missing; run the same command again to do them.")
     return 0
 

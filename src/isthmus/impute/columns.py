@@ -24,7 +24,7 @@ class ColumnUnits:
     """Standard units of columns, their bounds, and which hold whole numbers. All are (D,).
 
     A bound is a value that several rows have and none exceeds, or else 0 in columns of one sign.
-    Cells farther from the `middle` than `reach` are as good as unknown.
+    Cells farther from the `middle` than `reach` count as unknown.
     """
 
     scaling: Scaling

@@ -52,9 +52,8 @@ SEPARATOR_NAMES = {"\\t": "\t", "tab": "\t", "space": " "}
 class FileFormat:
     """The format of a file, with everything needed to write another one like it.
 
-    `kind` is text, json, parquet, feather, excel, npy or npz; `suffix` is in lower case, without
-    that of the `compression` (gzip, bz2, xz, zip, zstd or empty). The others are those of text
-    files; a separator of one space stands for any run of spaces.
+    `kind` is text, json, parquet, feather, excel, npy or npz; `suffix` excludes the `compression`
+    (gzip, bz2, xz, zip, zstd or empty). A separator of one space stands for any run of spaces.
     """
 
     kind: str = "text"
@@ -482,8 +481,7 @@ def _compressed(content: bytes, compression: str, name: str) -> bytes:
 def default_output(data: Path, ending: str) -> Path:
     """Return a path in the current directory, named after the data.
 
-    The ending ``"clusters.csv"`` turns iris.tsv into iris.clusters.csv. One without a suffix keeps
-    that of the data: ``"completed"`` turns iris.csv.gz into iris.completed.csv.gz.
+    ``"clusters.csv"`` turns iris.tsv into iris.clusters.csv, ``"completed"`` keeps the suffix.
     """
     name, kept = "stdin" if data == STDIN else data.name, ""
     for known in (COMPRESSIONS, KINDS):
@@ -494,10 +492,7 @@ def default_output(data: Path, ending: str) -> Path:
 
 
 def check_output(target: str | Path, *inputs: Path, option: str = "-o") -> Path:
-    """Return the path of a table to be written, checked before any work begins.
-
-    It must not be one of the `inputs`. `option` is the name of the argument, for messages.
-    """
+    """Return the path of a table to be written, none of the `inputs`, checked before any work."""
     from isthmus.validation import as_path
 
     target = as_path(target, "target")
