@@ -82,7 +82,7 @@ def test_the_result_is_plain_and_prints_and_plots(found) -> None:
 def test_duplicates_and_many_rows_are_handled() -> None:
     with pytest.raises(InvalidInputError, match="different"):
         phases(np.ones((4, 2)))
-    with pytest.raises(InvalidInputError, match="copy"):
+    with pytest.raises(InvalidInputError, match="copies"):
         phases(np.repeat(np.eye(3), 2, 0))
     twins = np.concatenate([X, X[:20]])
     assert phases(twins, [1e-3]).phase.tolist() == ["stores"]  # of those without a duplicate

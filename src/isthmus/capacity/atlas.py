@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,10 +50,8 @@ class Phases:
         Share of rows stored, and of those for which it is proved (:func:`certify`).
     largest_weight : ndarray (S,)
         Median, over draws of the memory, of the largest weight of a row.
-    n_basins : ndarray (S,)
-        Number of fixed points that rows flow to.
-    basin_size : ndarray (S,)
-        Median, over rows, of the number of rows in the same basin.
+    n_basins, basin_size : ndarray (S,)
+        Number of fixed points that rows flow to, and the median size of the basin of a row.
     rows, dim : int
     radius : float
         Root mean square distance of rows from their mean, M in the lines of theory.
@@ -82,10 +80,8 @@ class Phases:
         """The phases met, each with its first and last bandwidth, in ascending order."""
         starts = np.flatnonzero(np.r_[True, self.phase[1:] != self.phase[:-1]])
         ends = np.r_[starts[1:], len(self.phase)] - 1
-        return [
-            (str(self.phase[start]), float(self.sigmas[start]), float(self.sigmas[end]))
-            for start, end in zip(starts, ends, strict=True)
-        ]
+        names, low, high = self.phase[starts], self.sigmas[starts], self.sigmas[ends]
+        return list(zip(names.tolist(), low.tolist(), high.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and words, for JSON."""
@@ -98,19 +94,20 @@ class Phases:
 
     def __str__(self) -> str:
         header = ["sigma", "phase", "stored", "proved", "largest weight", "basins", "basin size"]
-        columns = [getattr(self, name) for name in ("sigmas", *Point._fields)]
+        formats = ("{:.4g}", "{}", "{:.1%}", "{:.1%}", "{:.3f}", "{:,}", "{:,.0f}")
+        columns = list(vars(self).values())[: len(header)]
         table = [
-            [f"{s:.4g}", str(p), f"{a:.1%}", f"{b:.1%}", f"{w:.3f}", f"{n:,}", f"{k:,.0f}"]
-            for s, p, a, b, w, n, k in zip(*columns, strict=True)
+            [form.format(value) for form, value in zip(formats, row, strict=True)]
+            for row in zip(*columns, strict=True)
         ]
-        facts = {name: CRITERIA[name] for name in CRITERIA if name in self.phase}
-        marks = (
+        facts = {name: text for name, text in CRITERIA.items() if name in self.phase}
+        opening = f"{self.rows:,} rows in {self.dim} dimensions"
+        closing = (
             f"Rows are most likely given the others at sigma {self.likelihood_sigma:.4g}; draws "
             f"are predicted to collapse to rows below {self.collapse_sigma:.4g}."
         )
-        opening = f"{self.rows:,} rows in {self.dim} dimensions"
         lines = [opening, "", *aligned([header, *table], left=(1,)), "", *definitions(facts)]
-        return "\n".join([*lines, "", marks])
+        return "\n".join([*lines, "", closing])
 
     __repr__ = __str__
 
@@ -127,12 +124,9 @@ def phases(X: Any, sigmas: Any = None, *, n_sigmas: int = 16, seed: int = 0) -> 
     X : array (N, D)
         At least two different rows. Of more than 2,048, a random subset is taken.
     sigmas : array (S,), optional
-        Bandwidths. By default spread from a quarter of the small distances between neighbours, or
-        the likeliest bandwidth, to 1.5 times the largest standard deviation in any direction.
-    n_sigmas : int
-        Their number, if they are not given.
-    seed : int
-        Seed of draws and of a subset.
+        Bandwidths. By default `n_sigmas`, from a quarter of the small distances between neighbours,
+        or the likeliest bandwidth, to 1.5 times the largest standard deviation in any direction.
+    n_sigmas, seed : int
 
     Examples
     --------
@@ -150,65 +144,49 @@ def phases(X: Any, sigmas: Any = None, *, n_sigmas: int = 16, seed: int = 0) -> 
     if len(patterns) > ALL_PAIRS:
         patterns = patterns[np.sort(rng.choice(len(patterns), ALL_PAIRS, replace=False))]
         neighbors = nearest_neighbors(patterns, ALL_PAIRS)
-    if not neighbors.distances.any():
-        raise InvalidInputError("X must have at least two different rows.")
-    apart = neighbors.distances[:, 0] > 0
+    apart = neighbors.distances[:, 0] > 0 if len(patterns) > 1 else np.zeros(1, bool)
     if not apart.any():
         raise InvalidInputError(
-            "Every row of X has an exact copy, so that none is stored: pass its distinct rows."
+            "X must have at least two different rows that are not copies of others."
         )
     centred = patterns - patterns.mean(0)
-    radius = float(np.sqrt(np.square(centred).sum(1).mean()))
     likeliest = leave_one_out(patterns)
     if sigmas is None:
         smallest = min(0.25 * float(np.quantile(neighbors.distances[apart, 0], 0.05)), likeliest)
         # Two far clusters merge at the deviation along the line between them.
         largest = 1.5 * float(np.linalg.norm(centred, 2)) / math.sqrt(len(patterns))
-        grid = np.geomspace(
-            0.95 * smallest, max(largest, 2 * smallest), as_count(n_sigmas, "n_sigmas")
-        )
+        count = as_count(n_sigmas, "n_sigmas")
+        grid = np.geomspace(0.95 * smallest, max(largest, 2 * smallest), count)
     else:
         grid = np.unique(_as_sigmas(sigmas))
     draws = rng.integers(len(patterns), size=DRAWS), rng.standard_normal((DRAWS, centred.shape[1]))
-    points = [_at_sigma(centred, neighbors, apart, sigma, draws) for sigma in grid]
-    columns = {name: np.array([getattr(each, name) for each in points]) for name in Point._fields}
+    points = [_measures(centred, neighbors, apart, sigma, draws) for sigma in grid]
     return Phases(
         sigmas=grid,
         rows=len(patterns),
         dim=patterns.shape[1],
-        radius=radius,
+        radius=float(np.sqrt(np.square(centred).sum(1).mean())),
         likelihood_sigma=likeliest,
         collapse_sigma=entropy_noise([centred]),
-        **columns,
+        **{name: np.array([point[name] for point in points]) for name in points[0]},
     )
 
 
-class Point(NamedTuple):
-    """The measures at one bandwidth."""
-
-    phase: str
-    stored: float
-    proved: float
-    largest_weight: float
-    n_basins: int
-    basin_size: float
-
-
-def _at_sigma(
+def _measures(
     patterns: FloatArray,
     neighbors: Neighbors,
     apart: NDArray[np.bool_],
     sigma: float,
     draws: tuple[NDArray[np.int64], FloatArray],
-) -> Point:
+) -> dict[str, Any]:
     """Measure a memory; shares of stored rows are of those without an exact duplicate."""
     rows, noise = draws
     memory = GaussianKDE(patterns, float(sigma))
     certificate = _at(patterns, neighbors, sigma, "none")
-    proved = float((certificate.decided == "proved")[apart].mean())
+    stored = proved = float((certificate.decided == "proved")[apart].mean())
     labels = find_modes(memory, torch.from_numpy(patterns), tol=1e-5).labels
     sizes = np.bincount(labels)
-    stored, size = proved, float(np.median(sizes[labels]))
+    size = float(np.median(sizes[labels]))
     # A stored row shares its basin with no other.
     if proved < 1 and (sizes[labels] == 1).any():
         stored = float(_at(patterns, neighbors, sigma, "undecided").stored[apart].mean())
@@ -222,7 +200,8 @@ def _at_sigma(
         phase = "condenses"
     else:
         phase = "generalises" if size >= math.sqrt(len(patterns)) else "blends"
-    return Point(phase, stored, proved, largest, len(sizes), size)
+    shares = {"stored": stored, "proved": proved, "largest_weight": largest}
+    return {"phase": phase, **shares, "n_basins": len(sizes), "basin_size": size}
 
 
 def entropy_noise(groups: Sequence[FloatArray]) -> float:
@@ -252,10 +231,8 @@ def entropy_noise(groups: Sequence[FloatArray]) -> float:
 def storage_line(share: Any) -> FloatArray:
     r"""Return ln N / D at which random patterns on a sphere cease to be stored.
 
-    .. math:: \alpha_1 = \min_t\big[\lambda(1 - t) - \tfrac12 \ln(1 - t^2)\big],
-              \qquad \lambda = \frac{M^2}{\sigma^2 D}
-
-    (Lucibello and Mézard, 2024.) `share` is :math:`\sigma\sqrt D / M = \lambda^{-1/2}`.
+    It is :math:`\min_t[\lambda(1 - t) - \ln(1 - t^2) / 2]` with :math:`\lambda = M^2 / \sigma^2 D`
+    (Lucibello and Mézard, 2024). `share` is :math:`\sigma\sqrt D / M`, as in all lines.
     """
     z = 2 / np.square(np.asarray(share, dtype=float))
     root = np.hypot(1.0, z)
@@ -266,10 +243,8 @@ def storage_line(share: Any) -> FloatArray:
 def condensation_line(share: Any) -> FloatArray:
     r"""Return ln N / D below which few of N Gaussian patterns dominate the density of a new one.
 
-    .. math:: \alpha_c = \tfrac12\Big[\ln(1 + s) - \frac s{(1 + s)^2}\Big], \qquad
-              s = \frac{M^2}{\sigma^2 D}
-
-    (Biroli and Mézard, 2024.) `share` is :math:`\sigma\sqrt D / M = s^{-1/2}`.
+    It is :math:`[\ln(1 + s) - s / (1 + s)^2] / 2` with :math:`s = M^2 / \sigma^2 D` (Biroli and
+    Mézard, 2024).
     """
     s = 1 / np.square(np.asarray(share, dtype=float))
     line: FloatArray = 0.5 * (np.log1p(s) - s / (1 + s) ** 2)
@@ -279,9 +254,7 @@ def condensation_line(share: Any) -> FloatArray:
 def central_limit_line(share: Any) -> FloatArray:
     r"""Return ln N / D above which the density of a new Gaussian pattern obeys a central limit.
 
-    .. math:: \alpha_{CLT} = \psi(2s) - 2\psi(s), \qquad
-              \psi(s) = -\tfrac12\ln(1 + s) - \frac s{2(1 + s)}
-
+    It is :math:`\psi(2s) - 2\psi(s)` with :math:`\psi(s) = -[\ln(1 + s) + s / (1 + s)] / 2`.
     Between this line and :func:`condensation_line` fluctuations follow a stable law.
     """
     s = 1 / np.square(np.asarray(share, dtype=float))

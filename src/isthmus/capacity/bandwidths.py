@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
+from torch import Tensor
 
 from isthmus.capacity.certificate import (
     Certificate,
@@ -20,7 +20,7 @@ from isthmus.capacity.certificate import (
     as_patterns,
     certify_memory,
 )
-from isthmus.capacity.contraction import Neighbors
+from isthmus.capacity.contraction import Neighbors, nearest_neighbors
 from isthmus.compose import Affine
 from isthmus.dynamics.descent import descend
 from isthmus.dynamics.modes import SAME_POINT, find_modes, ranked_fixed_points
@@ -41,11 +41,8 @@ STORED = 0.95
 class CapacityCurve:
     """The share of patterns that a memory stores at each of several bandwidths.
 
-    Attributes
-    ----------
-    sigmas, stored, proved, radius : ndarray (S,)
-        Ascending bandwidths, the fractions of patterns stored and proved stored, and the median
-        guaranteed radius of proved patterns, or 0.
+    The arrays (S,) are ascending bandwidths, the fractions of patterns stored and proved stored,
+    and the median guaranteed radius of proved patterns, or 0.
     """
 
     sigmas: FloatArray
@@ -104,8 +101,7 @@ def capacity_curve(X: Any, sigmas: Any, *, iterate: Iterate = "undecided") -> Ca
            3    0.0%    0.0%       0
     """
     as_choice(iterate, "iterate", get_args(Iterate))
-    grid = np.unique(_as_sigmas(sigmas))
-    prepared = _prepared(X)
+    grid, prepared = np.unique(_as_sigmas(sigmas)), _prepared(X)
     return CapacityCurve.of([_at(*prepared, sigma, iterate) for sigma in grid])
 
 
@@ -189,12 +185,11 @@ class Basins:
     Attributes
     ----------
     sigma : float or None
-        Bandwidth of the memory; None for a mixture, whose widths differ.
+        Bandwidth of the memory; None if it has no single one.
     fixed_points : ndarray (B, D)
         The modes of the density, in descending order of the sizes of their basins.
-    labels : ndarray (N,)
-        Index of the fixed point that each pattern flows to.
-    converged : ndarray (N,) of bool
+    labels, converged : ndarray (N,)
+        Index of the fixed point that each pattern flows to, and True if it came to rest.
     """
 
     sigma: float | None
@@ -208,12 +203,9 @@ class Basins:
         return len(self.fixed_points)
 
     def __str__(self) -> str:
-        sizes = np.bincount(self.labels)
         where = "" if self.sigma is None else f" at sigma {self.sigma:.4g}"
-        return (
-            f"{self.n_basins} basins for {len(self.labels)} patterns{where}; "
-            f"the largest holds {sizes.max()}"
-        )
+        counts = f"{self.n_basins} basins for {len(self.labels)} patterns{where}"
+        return f"{counts}; the largest holds {np.bincount(self.labels).max()}"
 
 
 def basins(
@@ -229,12 +221,12 @@ def basins(
     Parameters
     ----------
     X : array, GaussianKDE, StudentMixture, or any other energy
-        Patterns (N, D), whose Gaussian KDE is taken; a memory of them with round kernels; or any
-        other energy, with `starts`.
+        Patterns (N, D), whose Gaussian KDE of bandwidth `sigma` is taken; a memory of them with
+        round kernels; or any other energy, with `starts`.
     sigma : float
-        Bandwidth, if X is an array. Default: 1.
+        Default: 1.
     starts : array or Tensor (n, D), optional
-        The points to group. Default: all patterns, if X has them here.
+        The points to group. Default: all patterns.
     tol : float
         A pattern rests when a step moves it by no more than this share of sigma, or of the standard
         deviations of the columns.
@@ -254,24 +246,22 @@ def basins(
     if starts is None and (X._in_shards or not isinstance(X, GaussianKDE | StudentMixture)):
         raise InvalidInputError("Pass starts, the points to group; the memory has none here.")
     memory: Any = X
+    if starts is None:
+        starts = memory.means if isinstance(X, StudentMixture) else memory.memories
+    starts = memory.as_input(starts)
+    if starts.ndim != 2 or not len(starts):
+        raise ShapeError(f"starts must be points (n, {memory.dim}), not {tuple(starts.shape)}.")
     if not isinstance(X, GaussianKDE) and not X._in_shards:
-        return _basins_on(X, memory.means if starts is None else starts, tol, max_steps)
+        return _basins_on(X, starts, tol, max_steps)
     if not memory.is_round:
         raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
-    starts = memory.memories if starts is None else memory.as_input(starts)
-    if starts.ndim != 2:
-        raise ShapeError(f"starts must be points (n, {memory.dim}), not {tuple(starts.shape)}.")
     found = find_modes(memory, starts, tol=tol, max_steps=max_steps)
     return Basins(float(memory.sigma), found.fixed_points, found.labels, found.converged)
 
 
-def _basins_on(energy: Energy, points: Any, tol: float, max_steps: int) -> Basins:
+def _basins_on(energy: Energy, starts: Tensor, tol: float, max_steps: int) -> Basins:
     """Descend from points on any energy, in standard units of the columns."""
-    energy = deepcopy(energy).double().requires_grad_(False)
-    starts = energy.as_input(points).double()
-    if starts.ndim != 2 or not len(starts):
-        shape = tuple(starts.shape)
-        raise InvalidInputError(f"starts must be points (n, {energy.dim}), not {shape}.")
+    energy, starts = deepcopy(energy).double().requires_grad_(False), starts.double()
     deviation, centre = torch.std_mean(starts, dim=0, correction=0)
     unit = torch.where(deviation > 0, deviation, 1.0)
     standard = Affine(energy, scale=1 / unit, shift=-centre / unit)
@@ -286,10 +276,9 @@ class MergeTree:
 
     Attributes
     ----------
-    sigmas, n_basins : ndarray (S,)
-        Ascending bandwidths, and the number of basins at each.
-    labels : ndarray (S, N)
-        Basin of each pattern at each bandwidth. Basins that merged stay merged.
+    sigmas, labels, n_basins : ndarray (S,), (S, N), (S,)
+        Ascending bandwidths, the basin of each pattern, and the number of basins. Basins that
+        merged stay merged.
     merge_sigma : ndarray (N,)
         The first bandwidth at which each pattern shares its basin; ``inf`` if it never does.
     """
@@ -300,10 +289,8 @@ class MergeTree:
     merge_sigma: FloatArray
 
     def __str__(self) -> str:
-        return (
-            f"{self.n_basins[0]} basins at sigma {self.sigmas[0]:.4g}, "
-            f"{self.n_basins[-1]} at sigma {self.sigmas[-1]:.4g}"
-        )
+        ends = zip(self.n_basins[[0, -1]], self.sigmas[[0, -1]], strict=True)
+        return ", ".join(f"{count} basins at sigma {sigma:.4g}" for count, sigma in ends)
 
 
 def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1e-6) -> MergeTree:
@@ -319,7 +306,12 @@ def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1
     """
     patterns = as_patterns(X)
     count, tol = as_count(n_sigmas, "n_sigmas"), as_number(tol, "tol", above=0)
-    grid = _sigma_grid(patterns.numpy(), count) if sigmas is None else np.sort(_as_sigmas(sigmas))
+    grid = np.sort(_as_sigmas(1.0 if sigmas is None else sigmas))
+    if sigmas is None and len(patterns) > 1:
+        nearest = nearest_neighbors(patterns.numpy(), 1).distances
+        smallest = nearest[nearest > 0].min() if nearest.any() else 1.0
+        diameter = float(torch.linalg.vector_norm(patterns.amax(0) - patterns.amin(0))) or 1.0
+        grid = np.geomspace(smallest / 2, max(diameter / 2, smallest), count)
     starts, labels, counts = patterns, [np.arange(len(patterns))], []
     for sigma in grid:
         # Patterns in one basin continue from their common mode.
@@ -330,13 +322,3 @@ def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1
     alone = np.array([np.bincount(row)[row] == 1 for row in labels[1:]])
     shared = np.where(alone.all(0), np.inf, grid[np.argmin(alone, axis=0)])
     return MergeTree(grid, np.array(labels[1:]), np.array(counts), shared)
-
-
-def _sigma_grid(values: FloatArray, n_sigmas: int) -> FloatArray:
-    if len(values) < 2:
-        return np.ones(1)
-    nearest = cKDTree(values).query(values, k=2)[0][:, 1]
-    smallest = nearest[nearest > 0].min() if (nearest > 0).any() else 1.0
-    diameter = float(np.linalg.norm(values.max(0) - values.min(0))) or 1.0
-    grid: FloatArray = np.geomspace(smallest / 2, max(diameter / 2, smallest), n_sigmas)
-    return grid

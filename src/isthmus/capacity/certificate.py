@@ -155,45 +155,44 @@ class Certificate(Plottable, Summarised):
         }
 
     def __str__(self) -> str:
-        found, few = self.summary, self.fraction_stored < FEW
-        kind, author = KINDS[self.kind], "Santos'" if self.kind == "sparse" else "Ramsauer's"
+        found = self.summary
         # Users give networks an inverse temperature, and densities a bandwidth.
         width, narrower = f"beta {self.sigma**-2:.4g}", "larger beta"
         if self.kind == "kde":
             width, narrower = f"sigma {self.sigma:.4g}", "smaller sigma"
+        author = "Santos'" if self.kind == "sparse" else "Ramsauer's"
+        dims = counted(self.fixed_point.shape[1], "dimension")
         facts = {
-            "memory": f"{kind}, {width}, {counted(self.fixed_point.shape[1], 'dimension')}",
+            "memory": f"{KINDS[self.kind]}, {width}, {dims}",
             "proved": counted(found["proved"], "pattern"),
             "by iterating": counted(found["found_by_iterating"], "more pattern"),
             f"{author} bound": f"holds for {found['ramsauer']}",
         }
-        if radius := found["guaranteed_radius"]:
+        if found["guaranteed_radius"]:
             facts["proved"] += (
-                f"; a query may be off by {radius['median']:.3g} (median; {radius['smallest']:.3g} "
-                f"to {radius['largest']:.3g}) and ends within {found['largest_proved_error']:.3g}"
+                f"; a query may be off by {_range(found['guaranteed_radius'])} and ends within "
+                f"{found['largest_proved_error']:.3g}"
             )
-        if noise := found.get("noise"):
+        if found.get("noise"):
             facts["noise"] = (
-                f"normal noise of deviation {noise['median']:.3g} per coordinate (median; "
-                f"{noise['smallest']:.3g} to {noise['largest']:.3g}), of length "
+                f"normal noise of deviation {_range(found['noise'])} per coordinate, of length "
                 f"{found['noise_norm']['median']:.3g}, is recalled with probability "
                 f"{1 - found['delta']:.6g}"
             )
         if found["open"]:
             facts["open"] = f"{counted(found['open'], 'pattern')}, not iterated"
-        if error := found["retrieval_error"]:
-            facts["retrieval error"] = (
-                f"{error['median']:.3g} (median; at most {error['largest']:.3g})"
-            )
+        if found["retrieval_error"]:
+            facts["retrieval error"] = _range(found["retrieval_error"])
         if found["basins"]:
             largest = counted(found["largest_basin"], "pattern")
             facts["basins"] = f"{found['basins']:,}, the largest shared by {largest}"
         if self.kind == "kde" and (twins := int((self.separation <= 0).sum())):
             facts["duplicates"] = f"{twins} patterns have an exact duplicate"
         opening = f"{found['stored']:,} of {counted(len(self), 'pattern')} stored"
-        advice = f"Few patterns are stored: use a {narrower}, drop duplicates, or iterate all."
         lines = [f"{opening} ({self.fraction_stored:.1%})", "", *definitions(facts)]
-        return "\n".join([*lines, *(["", advice] if few else [])])
+        if self.fraction_stored < FEW:
+            lines += ["", f"Few patterns are stored: use a {narrower} or drop duplicates."]
+        return "\n".join(lines)
 
     __repr__ = __str__
 
@@ -443,3 +442,7 @@ def _spread(values: FloatArray) -> dict[str, float] | None:
         return None
     low, middle, high = np.quantile(values, [0, 0.5, 1]).tolist()
     return {"smallest": low, "median": middle, "largest": high}
+
+
+def _range(spread: dict[str, float]) -> str:
+    return "{median:.3g} (median; {smallest:.3g} to {largest:.3g})".format(**spread)

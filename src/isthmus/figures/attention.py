@@ -17,9 +17,7 @@ from isthmus.errors import InvalidInputError
 from isthmus.figures import style
 from isthmus.figures.style import styled, to_array
 
-CONCENTRATION = LinearSegmentedColormap.from_list(
-    "concentration", ["#cfe3f2", "#4f95c2", "#0b3c5d"]
-)
+SHADES = LinearSegmentedColormap.from_list("concentration", ["#cfe3f2", "#4f95c2", "#0b3c5d"])
 LARGEST_DOT = 900.0
 KEY = (
     "Disc: a component, its area the mixing weight. Dot: a query, with a line to the component "
@@ -55,8 +53,6 @@ def attention_sphere(
     >>> from isthmus.attention import PreNormAttention, vmf_view
     >>> layer = PreNormAttention(16, 2, batch_first=True)
     >>> figure = attention_sphere(vmf_view(layer, torch.randn(1, 6, 16)))
-    >>> figure.axes[1].get_title(loc="left")
-    'Head 1'
     """
     batch, n_heads = view.concentration.shape[:2]
     chosen = list(range(min(4, n_heads))) if heads is None else list(heads)
@@ -76,8 +72,7 @@ def attention_sphere(
         if view.concentration.ndim == 4:  # these components are those of one query only
             queries, weights = queries[[position]], weights[[position]]
         plane, share = _plane(directions[seen])
-        disc = Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=style.RULE, lw=1.2, zorder=0)
-        axes.add_patch(disc)
+        axes.add_patch(Circle((0, 0), 1, facecolor="#f6f8fa", edgecolor=style.RULE, zorder=0))
         # The remaining height goes to the title.
         axes.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal", anchor="S")
         axes.set_axis_off()
@@ -85,16 +80,13 @@ def attention_sphere(
             if own.any():
                 ends = np.stack([query, directions[own.argmax()]]) @ plane
                 axes.plot(*ends.T, color=style.MEMORY, lw=0.7, alpha=0.5, zorder=1)
-        dots: dict[str, Any] = {"color": style.MEMORY, "ms": 3.5, "mec": style.PAPER, "mew": 0.4}
-        axes.plot(*(queries @ plane).T, "o", zorder=4, **dots)
-        look: dict[str, Any] = {"cmap": CONCENTRATION, "norm": scale, "edgecolor": style.INK}
-        look |= {"linewidth": 0.6, "alpha": 0.85, "zorder": 3}
+        axes.plot(*(queries @ plane).T, "o", color=style.MEMORY, ms=3.5, mec=style.PAPER, zorder=4)
+        look: dict[str, Any] = {"cmap": SHADES, "norm": scale, "edgecolor": style.INK, "zorder": 3}
         sizes = LARGEST_DOT * mixing[seen]
-        style.scatter(axes, directions[seen] @ plane, s=sizes, c=kappa[seen], **look)
+        style.scatter(axes, directions[seen] @ plane, s=sizes, c=kappa[seen], alpha=0.85, **look)
         note = f"{seen.sum()} components. This plane has {share:.0%} of their squared length."
         style.heading(axes, f"Head {head}", note, characters=31)
-    shades = ScalarMappable(scale, CONCENTRATION)
-    bar = figure.colorbar(shades, ax=grid, shrink=0.6, pad=0.02, aspect=22, panchor=False)
+    bar = figure.colorbar(ScalarMappable(scale, SHADES), ax=grid, shrink=0.6, pad=0.02, aspect=22)
     bar.set_label("concentration κ")
     bar.outline.set_visible(False)
     figure.supxlabel(KEY, x=0.005, ha="left", fontsize=9, color=style.MUTED)
@@ -105,15 +97,10 @@ def _components(
     view: VMFMixture, sequence: int, head: int, position: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return directions (T, D), concentrations, mixing weights and a mask of those above zero."""
-    parts = [
-        to_array(field[sequence, head])
-        for field in (view.mean_direction, view.concentration, view.log_mixing.exp())
-    ]
+    fields = {view.mean_direction: 2, view.concentration: 1, view.log_mixing.exp(): 1}
+    parts = [(to_array(field[sequence, head]), axes) for field, axes in fields.items()]
     # An axis for the queries comes first where each has a mixture of its own.
-    directions, kappa, mixing = (
-        part[position] if part.ndim > axes else part
-        for part, axes in zip(parts, (2, 1, 1), strict=True)
-    )
+    directions, kappa, mixing = (part[position] if part.ndim > n else part for part, n in parts)
     seen = mixing > 0
     if not seen.any():
         raise InvalidInputError(f"The query at position {position} sees no key; name another one.")

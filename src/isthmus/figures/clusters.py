@@ -24,10 +24,9 @@ from isthmus.figures.style import literal, styled, to_array
 COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31"]
 PALE = np.array(to_rgb("#dfe4e9"))
 SHOWN_ROWS = 6000
-# The legend has columns of this many entries, and at most three of them.
-LEGEND_ROWS = 14
-# The largest table of classes by clusters.
-TABLE_CLUSTERS, TABLE_CLASSES = 20, 20
+# The legend has up to three columns of this many entries; the table of classes this many rows and
+# columns.
+LEGEND_ROWS, TABLE_SIDE = 14, 20
 # Basins are shaded on a grid of this many points a side, by the clusters of this many rows.
 SHADES, SHADING_ROWS = 200, 15
 # Clusters that merge below this resolution exchange no flow.
@@ -53,18 +52,15 @@ def cluster_map(
     """Draw rows in the colours of their clusters, with a legend beside the map.
 
     Two columns are drawn as they are, more along the two main directions. The plane is shaded in
-    the colour of most of the rows nearby. Where there are more clusters than colours, neighbours
-    still differ, and the numbers beside the memories distinguish the rest.
+    the colour of most of the rows nearby.
 
     Parameters
     ----------
     X : array (n, D)
         Rows without missing values, in comparable units if D > 2. With D = 1, or where all rows
         lie on a line, they are drawn as a histogram.
-    labels : array (n,) of int
-        Cluster of each row, from 0.
-    certainty : array (n,)
-        Probability of the cluster of each row; lower values are paler.
+    labels, certainty : array (n,)
+        Cluster of each row, from 0, and its probability; rows of lower ones are paler.
     memories : array (K, D)
         Centres of the clusters.
     title : str
@@ -92,11 +88,12 @@ def cluster_map(
         raise ShapeError(f"X {rows.shape} and memories {marks.shape} must be (n, D) and (K, D).")
     if owners.shape != rows.shape[:1] or sure.shape != owners.shape:
         raise ShapeError("labels and certainty must have an entry for each row of X.")
+    # Heights of the panels beside the map, in inches.
     parts = {"legend": 0.5 + 0.2 * min(len(marks), LEGEND_ROWS)}
     if gap_curve is not None and np.isfinite(gap_curve["gap"]).any():
         parts["gap"] = 2.2
     if classes is not None:
-        parts["classes"] = 1.7 + 0.17 * min(len(marks), TABLE_CLUSTERS)
+        parts["classes"] = 1.7 + 0.17 * min(len(marks), TABLE_SIDE)
     figure = style.new_figure(max(5.2 if rows.shape[1] == 1 else 7.2, sum(parts.values())))
     heights = [*parts.values(), max(figure.get_figheight() - sum(parts.values()), 0.01)]
     grid = figure.add_gridspec(len(heights), 2, width_ratios=[2.5, 1], height_ratios=heights)
@@ -124,7 +121,7 @@ def draw_clusters(
 ) -> NDArray[Any]:
     """Draw the map, or the histogram, of :func:`cluster_map`; return the colours (K, 3)."""
     points, places, names = _plane(rows, marks, columns)
-    colours = _spread_colours(places)
+    colours = np.array([to_rgb(COLOURS[k % len(COLOURS)]) for k in range(len(marks))])
     axes.set(xlabel=names[0], ylabel=names[-1])
     if points.shape[1] == 1:
         _draw_histogram(axes, points[:, 0], places[:, 0], owners, colours)
@@ -134,13 +131,12 @@ def draw_clusters(
         axes.set_aspect("equal", adjustable="datalim")
     shown = np.random.default_rng(seed).permutation(len(rows))[:SHOWN_ROWS]
     _draw_rows(axes, points[shown], colours[owners[shown]], sure[shown])
-    rings = _draw_places(axes, places, colours)
+    _draw_numbers(axes, places, colours)
     note = "Rings are centres; a row is paler, the less certain its cluster is."
-    note += " Colours repeat." * (len(places) > len(COLOURS))
     if len(marks) > 1:
         _shade_basins(axes, points[shown], owners[shown], colours)
     if len(marks) > 1 and barriers is not None:
-        _draw_barriers(axes, to_array(barriers), rings)
+        _draw_barriers(axes, to_array(barriers), places)
         note += " Lines: each cluster's lowest barrier, thick where low."
     if len(shown) < len(rows):
         note = f"{len(shown):,} of {len(rows):,} rows, drawn by lot. {note}"
@@ -154,15 +150,15 @@ def _plane(
     """Return rows (n, d), memories (K, d) and the names of d = 1 or 2 axes."""
     dim = rows.shape[1]
     if dim <= 2:
-        given = columns if len(columns) >= dim else [f"x{place + 1}" for place in range(dim)]
+        names = columns if len(columns) >= dim else ("x1", "x2")
         varies = np.flatnonzero(np.ptp(rows, axis=0) > 0)
-        kept = varies if len(varies) else np.array([0])
-        return rows[:, kept], marks[:, kept], [literal(given[place]) for place in kept]
+        shown = varies if len(varies) else np.array([0])
+        return rows[:, shown], marks[:, shown], [literal(names[place]) for place in shown]
     points, places, shares = project(rows, marks)
     if shares[1] < 1e-9:
         return points[:, :1], places[:, :1], ["main direction"]
-    names = [f"main direction {k + 1} ({shares[k]:.0%} of the variance)" for k in range(2)]
-    return points, places, names
+    names = tuple(f"main direction {k + 1} ({shares[k]:.0%} of the variance)" for k in range(2))
+    return points, places, list(names)
 
 
 def project(
@@ -177,16 +173,6 @@ def project(
     return (rows - centre) @ basis, (marks - centre) @ basis, np.pad(shares, (0, 2 - found))
 
 
-def _spread_colours(places: NDArray[Any]) -> NDArray[Any]:
-    """Return a colour for each memory; repeated colours are far apart on the map. (K, 3)"""
-    chosen = np.arange(len(places))
-    for number in range(len(COLOURS), len(places)):
-        away = np.linalg.norm(places[:number] - places[number], axis=1)
-        nearest = [away[chosen[:number] == colour].min() for colour in range(len(COLOURS))]
-        chosen[number] = int(np.argmax(nearest))
-    return np.array([to_rgb(COLOURS[colour]) for colour in chosen])
-
-
 def _draw_rows(
     axes: Axes, points: NDArray[Any], colours: NDArray[Any], certainty: NDArray[Any]
 ) -> None:
@@ -199,37 +185,14 @@ def _draw_rows(
     style.scatter(axes, points[order], s=size, c=paled[order], zorder=2, **look)
 
 
-def _draw_places(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> NDArray[Any]:
-    """Draw numbered rings, moved apart where they overlap, and return where they are."""
-    large = len(places) <= 20
-    rings = _apart(axes, places, 24.0 if large else 17.0)
-    for place, ring, colour in zip(places, rings, colours, strict=True):
-        if (place != ring).any():
-            axes.plot(*np.stack([place, ring], 1), color=colour, lw=1.6, zorder=3)
-    width, size, font = (2.4, 330, 10.0) if large else (1.8, 170, 7.5)
-    look: dict[str, Any] = {"s": size, "c": style.PAPER if large else "#ffffffa0", "zorder": 4}
-    style.scatter(axes, rings, edgecolors=list(colours), linewidths=width, **look)
+def _draw_numbers(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> None:
+    """Draw a numbered ring at each centre, small where there are many."""
+    size, font = (330, 10.0) if len(places) <= 20 else (120, 6.5)
+    look: dict[str, Any] = {"c": "#ffffffc0", "edgecolors": list(colours), "zorder": 4}
+    style.scatter(axes, places, s=size, linewidths=0.2 * font, **look)
     centred: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontweight": "bold"}
-    for number, place in enumerate(rings, 1):
+    for number, place in enumerate(places, 1):
         axes.annotate(str(number), place, fontsize=font, zorder=5, **centred)
-    return rings
-
-
-def _apart(axes: Axes, places: NDArray[Any], points: float) -> NDArray[Any]:
-    """Push positions that are nearer than a distance, in points, away from each other."""
-    axes.autoscale_view()
-    axes.apply_aspect()
-    scale = axes.figure.dpi / 72
-    before = axes.transData.transform(places) / scale
-    angles = 2.4 * np.arange(len(places))  # rings at one position move in different directions
-    now = before + 1e-3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    for _ in range(300):
-        away = now[:, None] - now
-        distances = np.linalg.norm(away, axis=2)
-        np.fill_diagonal(distances, np.inf)
-        now += (away * (0.5 * (points / distances - 1).clip(min=0))[..., None]).sum(1)
-    moved = np.linalg.norm(now - before, axis=1, keepdims=True) > 1
-    return np.where(moved, axes.transData.inverted().transform(now * scale), places)
 
 
 def _draw_histogram(
@@ -259,22 +222,15 @@ def _shade_basins(
     axes.set(xlim=limits[0], ylim=limits[1])
 
 
-def _draw_barriers(axes: Axes, barriers: NDArray[Any], rings: NDArray[Any]) -> None:
+def _draw_barriers(axes: Axes, barriers: NDArray[Any], places: NDArray[Any]) -> None:
     """Join each cluster to the one behind its lowest barrier, the thicker the lower it is."""
     heights = np.where(np.eye(len(barriers), dtype=bool), np.inf, barriers)
-    pairs = sorted({(min(pair), max(pair)) for pair in enumerate(heights.argmin(1).tolist())})
-    pairs = [pair for pair in pairs if np.isfinite(heights[pair])]
-    lowest, highest = (pick((heights[pair] for pair in pairs), default=0.0) for pick in (min, max))
-    box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
-    middle: dict[str, Any] = {"ha": "center", "va": "center", "bbox": box, "zorder": 3.5}
-    for pair in pairs:
-        width = 1.0 + 3.5 * (highest - heights[pair]) / max(highest - lowest, 1e-9)
-        ends = rings[list(pair)]
-        axes.plot(*ends.T, color=style.MUTED, lw=width, alpha=0.7, zorder=2.5)
-        paper = axes.transData.transform(ends) * 72 / axes.figure.dpi
-        if len(rings) <= 10 and np.linalg.norm(paper[0] - paper[1]) > 70:
-            at, text = ends.mean(0), f"{heights[pair]:.1f}"
-            style.note_at(axes, text, at, (0, 0), color=style.MUTED, **middle)
+    pairs = {(min(pair), max(pair)) for pair in enumerate(heights.argmin(1).tolist())}
+    finite = {pair: heights[pair] for pair in sorted(pairs) if np.isfinite(heights[pair])}
+    for pair, height in finite.items():
+        low, high = min(finite.values()), max(finite.values())
+        width = 1.0 + 3.5 * (high - height) / max(high - low, 1e-9)
+        axes.plot(*places[list(pair)].T, color=style.MUTED, lw=width, alpha=0.7, zorder=2.5)
 
 
 def _draw_legend(axes: Axes, sizes: NDArray[Any], colours: NDArray[Any]) -> None:
@@ -288,15 +244,13 @@ def _draw_legend(axes: Axes, sizes: NDArray[Any], colours: NDArray[Any]) -> None
     if shown < len(sizes):
         rest = f"+{len(sizes) - shown}: {sizes[shown:].sum():,}"
         handles.append(Line2D([], [], ls="", label=rest))
-    columns = -(-len(handles) // LEGEND_ROWS)
-    look: dict[str, Any] = {"title": "cluster: number of rows", "title_fontsize": 9}
-    look |= {"fontsize": 9 if columns == 1 else 8, "handletextpad": 0.1, "columnspacing": 0.8}
-    look |= {"loc": "upper left", "borderaxespad": 0, "alignment": "left"}
-    axes.legend(handles=handles, ncols=columns, **look)
+    look: dict[str, Any] = {"title": "cluster: number of rows", "title_fontsize": 9, "fontsize": 8}
+    look |= {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0, "alignment": "left"}
+    axes.legend(handles=handles, ncols=-(-len(handles) // LEGEND_ROWS), loc="upper left", **look)
 
 
 def draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | None) -> None:
-    """Draw the gap at each resolution; name the numbers of clusters at the best ones."""
+    """Draw the gap at each resolution; name the number of clusters at the best one."""
     gammas, sizes, gaps = (to_array(curve[name]) for name in ("resolution", "n_clusters", "gap"))
     axes.plot(gammas, gaps, "o-", color=style.CURVE, ms=3.5, lw=1.2)
     axes.axhline(0, color=style.RULE, lw=0.8, zorder=0)
@@ -307,17 +261,11 @@ def draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | Non
     axes.margins(x=0.08, y=0.22)
     if resolution is not None and np.isfinite(resolution):
         axes.axvline(resolution, color=style.INK, lw=1.0, ls=":")
-    named: list[int] = []
-    for place in np.argsort(-gaps, kind="stable"):
-        if not gaps[place] > 0 or len(named) == 3:
-            break
-        if all(sizes[place] != sizes[one] and abs(place - one) > 3 for one in named):
-            named.append(place)
-            # Above a curve that falls, but inside the axes.
-            side = "right" if gammas[place] > np.quantile(gammas, 0.8) else "left"
-            look = {"ha": side, "color": style.INK if len(named) == 1 else style.MUTED}
-            at, shift = (gammas[place], gaps[place]), (-3 if side == "right" else 3, 5)
-            style.note_at(axes, f"K = {int(sizes[place])}", at, shift, **look)
+    best = int(np.argmax(np.nan_to_num(gaps, nan=-np.inf)))
+    # Above a curve that falls, but inside the axes.
+    side, shift = ("right", -3) if gammas[best] > np.quantile(gammas, 0.8) else ("left", 3)
+    at = gammas[best], gaps[best]
+    style.note_at(axes, f"K = {int(sizes[best])}", at, (shift, 5), ha=side, color=style.INK)
 
 
 def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class_name: str) -> None:
@@ -326,27 +274,23 @@ def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class
     import pandas as pd
 
     kinds = pd.Series(classes).replace("", "unknown")
-    if kinds.nunique() > TABLE_CLASSES:
-        common = kinds.value_counts().index[: TABLE_CLASSES - 1]
+    if kinds.nunique() > TABLE_SIDE:
+        common = kinds.value_counts().index[: TABLE_SIDE - 1]
         kinds = kinds.where(kinds.isin(common), "others")
-    table = pd.crosstab(owners, kinds, normalize="index")
-    some = f" (largest {TABLE_CLUSTERS} of {len(table)})" * (len(table) > TABLE_CLUSTERS)
-    table = table[:TABLE_CLUSTERS]
+    whole = pd.crosstab(owners, kinds, normalize="index")
+    table = whole[:TABLE_SIDE]
     # Classes in the order of the clusters that hold most of them.
     table = table.iloc[:, np.argsort(table.to_numpy().argmax(0), kind="stable")]
     names = [literal(name if len(name) <= 14 else f"{name[:13]}…") for name in table.columns]
     axes.imshow(table, cmap=style.DEPTH, vmin=0, vmax=1, aspect="auto")
     steep: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
-    small = 8 if len(names) <= 10 else 6.5
+    small = 8 if max(table.shape) <= 10 else 6.5
     axes.set_xticks(range(len(names)), names, fontsize=small, **steep if len(names) > 3 else {})
-    axes.set_yticks(range(len(table)), [str(number + 1) for number in table.index])
-    axes.tick_params(axis="y", labelsize=8 if len(table) <= 12 else 6.5)
+    numbers = [str(number + 1) for number in table.index]
+    axes.set_yticks(range(len(table)), numbers, fontsize=small)
     axes.set_title(f"Share of each {literal(class_name)}", fontsize=9.5, fontweight="normal")
+    some = f" (largest {TABLE_SIDE} of {len(whole)})" * (len(whole) > TABLE_SIDE)
     axes.set_ylabel("cluster" + some)
-    if len(table) <= 8 and len(names) <= 5:
-        for (row, column), share in np.ndenumerate(table.to_numpy()):
-            look: dict[str, Any] = {"color": style.PAPER if share > 0.6 else style.INK}
-            axes.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=8, **look)
 
 
 @styled

@@ -52,10 +52,8 @@ def context_landscapes(
     model : ICLEBM
         With two coordinates.
     tasks : Tasks, or array (B, n, 2)
-        Densities, such as ``prior("compact").draw(3, generator)``; or datasets, whose true
-        density is unknown; their points are added to the context in order. Datasets in other
-        units than the model's are brought into its box
-        (:func:`isthmus.incontext.sampling.box_scaling`), and drawn in their own.
+        Densities, such as ``prior("compact").draw(3, generator)``; or datasets, whose points are
+        added to the context in order, in any units.
     contexts : sequence of int
         Context sizes. Each context is the beginning of the next.
     seed : int
@@ -64,17 +62,6 @@ def context_landscapes(
         Half-width of the drawn square. Default: the model's box, else what holds the points.
     resolution : int
         Grid points along each axis.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.incontext import ICLEBM, ICLEBMConfig
-    >>> from isthmus.incontext.priors import prior
-    >>> model = ICLEBM(ICLEBMConfig(layers=1, heads=2, width=8, box=5.5))
-    >>> tasks = prior("compact").draw(2, torch.Generator().manual_seed(0))
-    >>> figure = context_landscapes(model, tasks, (0, 4), resolution=21)
-    >>> [axes.get_title(loc="left") for axes in figure.axes[:3]]
-    ['n = 0', 'n = 4', 'truth']
     """
     sizes = sorted({as_count(size, "contexts", at_least=0) for size in contexts})
     if not sizes:
@@ -82,9 +69,11 @@ def context_landscapes(
     scaling = Scaling(np.zeros(2), np.ones(2))
     if isinstance(tasks, Tasks):
         sequences = tasks.sample(sizes[-1], torch.Generator().manual_seed(as_seed(seed)))
-        _require_plane(model, sequences)
     else:
-        sequences = _datasets(model, tasks, sizes[-1])
+        sequences = as_points(tasks, "tasks", dim=model.dim)
+        if sequences.ndim != 3 or not len(sequences) or sequences.shape[1] < sizes[-1]:
+            wanted, shape = f"(B, n, 2) with n >= {sizes[-1]}", tuple(sequences.shape)
+            raise ShapeError(f"tasks must be datasets {wanted}, not {shape}.")
         scaling = box_scaling(model, sequences.flatten(0, 1))
         sequences = torch.from_numpy(scaling.into(to_array(sequences)))
     reach = _reach(model, sequences) if reach is None else reach
@@ -138,10 +127,8 @@ def context_samples(
     model : ICLEBM
         With two coordinates.
     tasks : Tasks
-    context : int
-        Points in context.
-    draws : int
-        Points drawn from each.
+    context, draws : int
+        Points in context, and points drawn from each density.
     drawn : Tensor (B, draws, 2), optional
         The model's, if they have been drawn already.
     others : mapping, optional
@@ -154,12 +141,9 @@ def context_samples(
     seed, reach, resolution
         As in :func:`context_landscapes`.
     """
-    context = as_count(context, "context", at_least=0)
-    draws = as_count(draws, "draws")
-    generator = torch.Generator().manual_seed(as_seed(seed))
-    both = tasks.sample(context + draws, generator)
+    context, draws = as_count(context, "context", at_least=0), as_count(draws, "draws")
+    both = tasks.sample(context + draws, torch.Generator().manual_seed(as_seed(seed)))
     contexts, true = both[:, :context], both[:, context:]
-    _require_plane(model, both)
     reach = _reach(model, both) if reach is None else reach
     points = grid_points(-reach, reach, resolution)[2]
     rows, columns = dict(others or {}), len(contexts)
@@ -168,22 +152,21 @@ def context_samples(
     chain = Langevin(step_size=0.02) if sampler is None else sampler
     for column, (above, *below) in enumerate(grid.T):
         energy = model.condition(contexts[column])
-        if drawn is None:
+        own = None if drawn is None else drawn[column]
+        if own is None:
             own = draw(energy, draws, chain, seed=seed + 1 + column, steps=steps, progress=False)
-        else:
-            own = drawn[column]
         surfaces = [_surprise(energy, points, reach)] * len(below)
         _fill((above, *below), points, [_true_surprise(tasks[column], points), *surfaces])
         draw_draws(above, to_array(true[column]), size=2.6)
         sets = [own, *(each[column] for _, each in rows.values())]
         for axes, ends in zip(below, map(to_array, sets), strict=True):
-            beyond = (np.abs(ends) > reach).any(1)
             draw_draws(axes, ends, size=2.6)
             _draw_context(axes, to_array(contexts[column]))
-            if beyond.any():
+            beyond = (np.abs(ends) > reach).any(1).mean()
+            if beyond:
                 look: dict[str, Any] = {"bbox": {"fc": PAPER, "ec": "none", "pad": 2}}
-                text = f"{beyond.mean():.0%} beyond the edge"
-                style.note_at(axes, text, (0, 0), (6, 6), xycoords="axes fraction", **look)
+                look |= {"xycoords": "axes fraction"}
+                style.note_at(axes, f"{beyond:.0%} beyond the edge", (0, 0), (6, 6), **look)
     style.heading(grid[0, 0], "Truth", f"{draws} draws each", lines=1)
     style.heading(grid[1, 0], "Model", f"{draws} draws given {context} points", lines=1)
     for axes, (title, (note, _)) in zip(grid[2:, 0], rows.items(), strict=True):
@@ -192,25 +175,10 @@ def context_samples(
     return figure
 
 
-def _datasets(model: ICLEBM, datasets: Any, length: int) -> Tensor:
-    """Return datasets (B, n, 2) of at least this length, checked."""
-    found = as_points(datasets, "tasks", dim=model.dim)
-    if found.ndim != 3 or found.shape[0] == 0:
-        raise ShapeError(f"tasks must be datasets (B, n, 2), not {tuple(found.shape)}.")
-    if found.shape[1] < length:
-        raise InvalidInputError(
-            f"contexts asks for {length} points, but the datasets have {found.shape[1]}."
-        )
-    _require_plane(model, found)
-    return found
-
-
-def _require_plane(model: ICLEBM, sequences: Tensor) -> None:
+def _reach(model: ICLEBM, sequences: Tensor) -> float:
+    """Return half the width of the plane that is drawn, which model and tasks must have."""
     if not model.dim == sequences.shape[-1] == 2:
         raise ShapeError("Only planes can be drawn: the model and tasks must have 2 coordinates.")
-
-
-def _reach(model: ICLEBM, sequences: Tensor) -> float:
     if model.config.box is not None:
         return model.config.box
     return 1.2 * float(sequences.abs().max()) if sequences.numel() else 5.0
@@ -268,8 +236,6 @@ PREDICTORS = {
     "kde-best": (style.MEMORY, "-", "^", "KDE, best bandwidth"),
     "kde-silverman": (style.PURPLE, "-", "v", "KDE, Silverman"),
 }
-# Curves may leave the panel this share of the range above model, Bayes and truth.
-HEADROOM = 0.35
 
 
 @styled
@@ -279,10 +245,6 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
     Left, means over tasks with standard errors; curves far above the model's leave the panel.
     Right, what the model loses to the Bayes predictive, paired over tasks, where the evaluation has
     it; else its divergence from the true density.
-
-    Parameters
-    ----------
-    evaluation : Evaluation
     """
     figure = style.new_figure(4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
@@ -297,7 +259,8 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
     main = [evaluation.mean(name) for name in ("model", "truth", "bayes") if name in evaluation.nll]
     low, high = float(np.nanmin(main)), float(np.nanmax(main))
     span = max(high - low, 0.1)
-    left.set(ylim=(low - 0.08 * span, high + HEADROOM * span), ylabel="nats")
+    # Curves far above model, Bayes and truth leave the panel.
+    left.set(ylim=(low - 0.08 * span, high + 0.35 * span), ylabel="nats")
     # Beneath the curves, where they are high, and above the truth.
     left.legend(loc="lower left", bbox_to_anchor=(0.0, 0.11))
     note = f"Means over {evaluation.tasks} tasks, ± standard error."

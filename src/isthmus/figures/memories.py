@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -46,12 +46,6 @@ def certificate_plot(certificate: Certificate, X: Any, columns: Sequence[str] = 
         The patterns that it was made for.
     columns : sequence of str
         Names of the D coordinates.
-
-    Examples
-    --------
-    >>> from isthmus.capacity import certify
-    >>> X = [[0.0, 0.0], [6.0, 0.0], [6.1, 0.0]]
-    >>> figure = certificate_plot(certify(X), X)
     """
     figure = style.new_figure(6.0)
     axes = figure.subplots()
@@ -113,15 +107,6 @@ def annealing_phases(found: Mapping[int, Annealed]) -> Figure:
     ----------
     found : mapping of int to Annealed
         By the number of memories, of two coordinates, at one final noise level. At least three.
-
-    Examples
-    --------
-    >>> import torch, isthmus as ist
-    >>> ring = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, -1.0], [-1.0, 0.0]])
-    >>> schedule = ist.noise_schedule(3.0, 0.1, 10)
-    >>> found = {n: ist.anneal(ist.GaussianKDE(ring[:n], 0.1), schedule, 20) for n in (1, 2, 4)}
-    >>> len(annealing_phases(found).axes)
-    4
     """
     if len(found) < 3:
         raise InvalidInputError("found must have at least three numbers of memories.")
@@ -130,20 +115,17 @@ def annealing_phases(found: Mapping[int, Annealed]) -> Figure:
         if one.draws.shape[1] != 2 or not isinstance(one.energy, Memory):
             raise InvalidInputError("Draws must have two coordinates and an energy with memories.")
     verdicts = {count: found[count].judge() for count in counts}
-    # The numbers of memories with most memorised, spurious and new draws, if they differ.
-    shown = [max(counts, key=lambda n: verdicts[n].shares[name]) for name in VERDICTS]
-    if len(set(shown)) < 3:
-        shown = [counts[0], counts[len(counts) // 2], counts[-1]]
+    shown = [counts[0], counts[len(counts) // 2], counts[-1]]
     figure, (*planes, axes) = style.panels(4, columns=4, panel_height=3.0)
     points = np.concatenate([to_array(found[count].draws) for count in counts])
     (left, bottom), (right, top) = style.limits_of(points, 0.05)
     for panel, count in zip(planes, shown, strict=True):
-        draws, energy = to_array(found[count].draws), found[count].energy
+        draws = to_array(found[count].draws)
         for name, colour in VERDICTS.items():
             own = draws[to_array(getattr(verdicts[count], name)).astype(bool)]
             panel.plot(*own.T, "o", ms=3, mew=0, color=colour, alpha=0.7)
-        if count <= 64 and isinstance(energy, Memory):
-            memories = to_array(energy.memories)
+        if count <= 64:
+            memories = to_array(cast(Memory, found[count].energy).memories)
             panel.plot(*memories.T, "^", ms=6, color=style.MEMORY, mec="w", mew=0.6)
         panel.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
         style.label_plane(panel)
@@ -169,12 +151,6 @@ def phase_plot(phases: Phases) -> Figure:
     Parameters
     ----------
     phases : isthmus.capacity.Phases
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from isthmus.capacity import phases
-    >>> figure = phase_plot(phases(np.random.default_rng(0).normal(size=(60, 3)), n_sigmas=5))
     """
     figure = style.new_figure(4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
