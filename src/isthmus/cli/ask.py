@@ -12,8 +12,11 @@ from isthmus.tables.categories import with_categories
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    table = options.load_table(arguments, missing=True)
+    table = options.load_table(arguments, missing=True, as_written=True)
     frame, notes = with_categories(table)
+    truths = {name: found for name in table.columns if (found := table.style(name).truths)}
+    for name, spelling in truths.items():
+        frame[name] = frame[name].map(dict(enumerate(spelling))).astype(object)
     if arguments.predict not in frame:
         names = ", ".join(map(str, frame))
         raise InvalidInputError(f"--predict {arguments.predict} is not one of {names}.")
@@ -22,6 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidInputError(f"--given has {arguments.predict}, the column to predict.")
     if ranges := [name for name, value in given.items() if isinstance(value, tuple)]:
         raise InvalidInputError(f"--given {ranges[0]}=LOW..HIGH: name one value.")
+    for name in given.keys() & truths.keys():
+        if given[name] not in truths[name]:
+            raise InvalidInputError(f"--given {name}={given[name]}: write true or false.")
     words = {name: value for name, value in given.items() if frame[name].dtype.kind not in "iuf"}
     unseen = [f"{name}={value}" for name, value in words.items() if value not in set(frame[name])]
     notes += tuple(f"--given {each}: no row has this value." for each in unseen)

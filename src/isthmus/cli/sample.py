@@ -119,7 +119,8 @@ def parse_given(words: list[str], frame: pd.DataFrame) -> dict[str, Any]:
             raise InvalidInputError(f"--given {word}: {name!r} is not one of {names}.")
         if frame[name].dtype.kind not in "iuf":
             values = {str(value): value for value in frame[name].dropna().unique()}
-            given[name] = values.get(text, text)
+            alike = [value for value in values if value.lower() == text.lower()]
+            given[name] = values.get(text, values[alike[0]] if len(alike) == 1 else text)
             continue
         if text.lower() in ("true", "false") and frame[name].dropna().isin([0, 1]).all():
             given[name] = float(text.lower() == "true")  # as the table is read
