@@ -474,3 +474,11 @@ def test_categories_are_clusters_only_if_they_depend_on_each_other():
     model = BasinFlow(random_state=0).fit(frame)
     assert model.n_clusters_ > 1
     assert adjusted_rand_score(kinds, model.labels_) > 0.5
+
+
+@pytest.mark.parametrize("columns", [2, 20])
+def test_five_rows_far_away_are_a_cluster(columns):
+    X = np.random.default_rng(0).normal(size=(100, columns))
+    X[95:, 0] += 100
+    labels = BasinFlow(random_state=0).fit_predict(X)
+    assert labels.tolist() == [0] * 95 + [1] * 5

@@ -10,6 +10,7 @@ from diptest import diptest
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree
 from scipy.sparse import csr_array, eye_array
+from sklearn.neighbors import NearestNeighbors
 
 from isthmus.cluster.partition import (
     RESOLUTIONS,
@@ -61,12 +62,24 @@ def apart(table: FloatArray, weights: FloatArray, alphas: FloatArray, seed: int)
         beyond = values > border
         if level > alphas[0] or beyond.all() or not beyond.any():
             continue
-        if own.shape[1] > 1 and not _is_valley(own, weights[rows], beyond, seed):
-            continue
+        if own.shape[1] > 1 and not _is_far(own, beyond):
+            if not _is_valley(own, weights[rows], beyond, seed):
+                continue
         split = np.flatnonzero(alphas >= level)
         groups[np.ix_(split, rows[beyond])] = groups.max() + 1
         waiting += [(rows[beyond], level), (rows[~beyond], level)]
     return groups
+
+
+def _is_far(table: FloatArray, beyond: NDArray[np.bool_]) -> bool:
+    """Return True if the smaller group is farther from the other than it is wide.
+
+    It may have fewer rows than a row recalls, and then retrieval leaves it in any case.
+    """
+    small, large = sorted((table[beyond], table[~beyond]), key=len)
+    radius = np.linalg.norm(small - small.mean(0), axis=1).max()
+    distances = NearestNeighbors(n_neighbors=1).fit(large).kneighbors(small)[0]
+    return bool(distances.min() > 2 * radius)
 
 
 def _is_valley(
