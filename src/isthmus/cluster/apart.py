@@ -62,9 +62,9 @@ def apart(table: FloatArray, weights: FloatArray, alphas: FloatArray, seed: int)
         beyond = values > border
         if level > alphas[0] or beyond.all() or not beyond.any():
             continue
-        if own.shape[1] > 1 and not _is_far(own, beyond):
-            if not _is_valley(own, weights[rows], beyond, seed):
-                continue
+        sure = own.shape[1] == 1 or _is_far(own, beyond)
+        if not (sure or _is_valley(own, weights[rows], beyond, seed)):
+            continue
         split = np.flatnonzero(alphas >= level)
         groups[np.ix_(split, rows[beyond])] = groups.max() + 1
         waiting += [(rows[beyond], level), (rows[~beyond], level)]
