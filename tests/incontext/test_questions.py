@@ -267,3 +267,14 @@ def test_gaps_among_whole_numbers_of_a_column_of_others_are_filled() -> None:
     filled = pretrained("tables").condition(table).fill(rows)
     assert filled["a"].iloc[0] == 1
     assert np.isfinite(filled["a"].astype(float)).all()
+
+
+def test_another_value_of_a_constant_column_says_nothing_about_the_others(model) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=50), "b": rng.normal(size=50), "c": 7.0})
+    table = model.condition(frame)
+    usual, odd = {"b": 0.5, "c": 7.0}, {"b": 0.5, "c": 9.0}
+    assert table.interval("a", 0.9, odd) == table.interval("a", 0.9, usual)
+    assert table.fill([odd])["a"].tolist() == table.fill([usual])["a"].tolist()
+    assert table.conditional(odd).predict("a")[0] == table.conditional(usual).predict("a")[0]
+    assert table.log_prob([odd | {"a": 0.0}]) < table.log_prob([usual | {"a": 0.0}]) - 5

@@ -239,6 +239,7 @@ class ConditionedTable:
     def conditional(self, given: Mapping[Any, Any]) -> ConditionedTable:
         """Return the density of the other columns, given some: the same kind of object."""
         x, seen = self._read(self._known(given))
+        x = self._at_constants(x)
         if bool(seen.all()):
             raise InvalidInputError("given leaves no column to ask for.")
         energy = self.energy
@@ -334,6 +335,7 @@ class ConditionedTable:
         """Return rows with gaps filled: the mean of a number, the most probable category."""
         frame = self._frame(rows)
         x, seen = self._coded(frame)
+        x = self._at_constants(x)
         filled, result = self.energy._conditional_mean(x, seen), frame.copy()
         for place, kind in enumerate(self._coding.kinds):
             at = self._at(place)
@@ -467,6 +469,14 @@ class ConditionedTable:
     def _at(self, place: int) -> int:
         return _place(self._coding, place)
 
+    def _at_constants(self, x: Tensor) -> Tensor:
+        """Return rows with the value of constant columns: another says nothing about the rest."""
+        if self.energy.numbers is None:
+            return x
+        means, count = self.energy.numbers.means, self.energy.n_numbers
+        numbers = torch.where((means == means[0]).all(0), means[0], x[:, :count])
+        return torch.cat([numbers, x[:, count:]], 1)
+
     def _known_values(self) -> TableMixture:
         """Return the density of rows whose categories the table has."""
         energy, logs, shares = self.energy, self.energy.log_mixing_weights, []
@@ -484,7 +494,7 @@ class ConditionedTable:
         frame = self._frame({} if rows is None else rows, column)
         x, seen = self._coded(frame)
         seen[:, self._at(place)] = False
-        return place, x, seen, frame.index
+        return place, self._at_constants(x), seen, frame.index
 
     def _number(self, column: Any, rows: Any) -> tuple[int, Tensor, Tensor, Any]:
         found = self._asked(column, rows)
