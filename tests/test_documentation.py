@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.cli.options import make_parser
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
@@ -43,7 +45,8 @@ def test_commands_have_the_files_and_options_that_they_name(page: Path) -> None:
             continue
         program, *arguments = words
         if program == "isthmus":
-            import_module(f"isthmus.cli.{arguments[0]}").parser().parse_args(arguments[1:])
+            name, *options = arguments
+            make_parser(name, import_module(f"isthmus.cli.{name}")).parse_args(options)
         elif program == "python":
             script = (ROOT / arguments[0]).read_text()
             options = [one for one in arguments[1:] if one.startswith("--")]

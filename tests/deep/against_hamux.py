@@ -1,7 +1,5 @@
 """Compare energies and updates of a graph with every Lagrangian with hamux, in float64."""
 
-import hamux
-import jax
 import numpy as np
 import torch
 
@@ -9,6 +7,9 @@ from isthmus.deep import DeepMemory, Dense, Neurons
 
 
 def main() -> None:
+    import hamux
+    import jax
+
     jax.config.update("jax_enable_x64", True)
     shapes = {"identity": 5, "relu": 6, "softmax": 4, "layer_norm": 3, "spherical": 7}
     layers = {name: Neurons(size, name, 1.3) for name, size in shapes.items()}

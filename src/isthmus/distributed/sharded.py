@@ -384,6 +384,11 @@ class ShardedMemory(Energy):
     def _curvature(self) -> Tensor | None:
         return 1 / (self.variance * self.inverse_temperature) if self.is_round else None
 
+    def _length(self) -> float:
+        if self.is_round:
+            return float(self.variance) ** 0.5
+        return float(torch.linalg.eigvalsh(self._like.covariance).max()) ** 0.5
+
     @torch.no_grad()
     def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
         generator = generator_for(seed, torch.device("cpu"))
