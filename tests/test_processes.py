@@ -131,7 +131,7 @@ def test_children_share_a_warm_cache_and_errors_of_warming_are_ignored(
     assert run_limited(abs, -1, limits=AMPLE, warm=lambda: 1 / 0).value == 1
 
 
-def test_a_call_whose_supervisor_is_killed_has_crashed() -> None:
+def test_a_call_whose_worker_is_killed_has_crashed() -> None:
     def deadly() -> None:
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
@@ -139,12 +139,11 @@ def test_a_call_whose_supervisor_is_killed_has_crashed() -> None:
     assert run_limited(deadly, limits=AMPLE).status == "crashed"
 
 
-def test_a_new_server_is_started_after_one_is_killed() -> None:
+def test_a_new_worker_is_started_after_one_is_killed() -> None:
     assert run_limited(abs, -1, limits=AMPLE).value == 1
-    assert processes._server is not None
-    server = processes._server[0]
-    server.kill()
-    server.wait()
+    for worker in processes._idle:
+        worker.process.kill()
+        worker.process.wait()
     assert run_limited(abs, -2, limits=AMPLE).value == 2
 
 
@@ -186,8 +185,8 @@ def test_nothing_is_left_of_a_caller_that_is_killed_or_interrupted(number: signa
     )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     try:
-        # The server, two supervisors, two children, and a program of each child.
-        wait_for(lambda: len(descendants(process.pid)) == 7)
+        # Two workers, two children, and a program of each child.
+        wait_for(lambda: len(descendants(process.pid)) == 6)
         born = descendants(process.pid)
     finally:
         process.send_signal(number)
@@ -200,7 +199,6 @@ def test_closing_the_iterator_ends_the_children() -> None:
     calls = [Call(str(n), time.sleep, (n,), AMPLE) for n in (0, 100)]
     outcomes = run_all(calls, jobs=2)
     assert next(outcomes)[0].name == "0"
+    children = set(descendants(os.getpid()))
     outcomes.close()
-    assert processes._server is not None
-    server = processes._server[0].pid
-    wait_for(lambda: not any(map(alive, descendants(server))))
+    wait_for(lambda: sum(map(alive, children)) == len(processes._idle))

@@ -1,15 +1,13 @@
 """Calls of functions in child processes with limits on time and memory.
 
-The first call starts a server that imports what children need. For each call it forks a supervisor,
-which forks the child, waits for its answer or end, kills what the child has started, and reports.
-When the caller is gone, supervisors kill their children and the server ends. multiprocessing, loky
-and pebble cannot start processes in the workers of Dask, import the main script again, and do not
-report the time and memory of a call.
+A worker, a process that has imported what children need, forks a child for each call, waits for
+its answer or end, kills what the child has started, and reports. When the caller is gone, workers
+kill their children and end. multiprocessing, loky and pebble cannot start processes in the workers
+of Dask, import the main script again, and do not report the time and memory of a call.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -17,16 +15,13 @@ import math
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,20 +63,18 @@ class Limits:
     wall_seconds: float = None  # type: ignore[assignment]  # __post_init__ fills it in
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            number = isinstance(value, Real) and not isinstance(value, bool)
-            if not (number and float(value) > 0) and (name, value) != ("wall_seconds", None):
-                raise InvalidInputError(f"Limits are numbers above zero; {name} is {value!r}.")
         if vars(self)["wall_seconds"] is None:
             object.__setattr__(self, "wall_seconds", 10 * self.seconds + 30)
+        if not min(vars(self).values()) > 0:
+            raise InvalidInputError(f"Limits are numbers above zero, not {self}.")
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The end of one call; "failed" if the function raised, "crashed" if it gave no answer.
 
-    `seconds` is the CPU time of the child and of its own children, `peak_megabytes` the memory
-    beyond what it had when it started; None if unknown.
+    `seconds` is the CPU time of the child and of its own children, `peak_megabytes` its memory, on
+    Linux beyond what it had when it started; None if unknown.
     """
 
     status: Literal["ok", "failed", "timeout", "memory", "crashed"]
@@ -97,8 +90,8 @@ class Call:
 
     The function is pickled by reference where it can be imported, by value otherwise. `log` is a
     file for what the child prints, with the traceback if it fails; by default prints go to the
-    standard error stream. `warm` is called in the server before it forks the child, to import
-    modules and to fill caches that children then share; its errors are ignored.
+    standard error stream. `warm` is called in the worker before it forks the child, to import
+    modules and to fill caches that later children share; its errors are ignored.
     """
 
     name: str
@@ -132,7 +125,7 @@ def run_all(
     such as KeyboardInterrupt leaves it, the remaining children are killed.
     """
     jobs = as_count(jobs, "jobs")
-    waiting, running = deque(calls), dict[Connection, Call]()
+    waiting, running = deque(calls), dict[_Worker, Call]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -140,18 +133,21 @@ def run_all(
                 running[_send(call)] = call
                 if started is not None:
                     started(call)
-            for connection in wait(list(running)):
-                assert isinstance(connection, Connection)
-                call = running.pop(connection)
+            for worker in wait(list(running)):
+                assert isinstance(worker, _Worker)
                 outcome = Outcome("crashed", message=LOST)
-                with connection, contextlib.suppress(EOFError, OSError):
-                    content, seconds, peak = connection.recv()
-                    status, value, message = cloudpickle.loads(content)
-                    outcome = Outcome(status, value, message, seconds, peak)
+                with contextlib.suppress(EOFError, OSError):
+                    content, seconds, peak = worker.connection.recv()
+                    outcome = Outcome(*cloudpickle.loads(content), seconds, peak)
+                call = running.pop(worker)
+                if outcome.message == LOST:
+                    worker.end()
+                else:
+                    _idle.append(worker)
                 yield call, outcome
     finally:
-        for connection in running:
-            connection.close()  # which ends the child
+        for worker in running:
+            worker.end()
 
 
 def cores() -> int:
@@ -160,80 +156,60 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-_server: tuple[subprocess.Popen[bytes], socket.socket] | None = None
-_lock = threading.Lock()
+class _Worker:
+    """A process that does one call after another, each in a child of its own."""
 
-
-def _send(call: Call) -> Connection:
-    """Start a call; its answer comes over the connection, whose closing ends it."""
-    state = (os.getcwd(), dict(os.environ), [place for place in sys.path if place])
-    log = None if call.log is None else os.path.abspath(call.log)
-    work = [cloudpickle.dumps(each) for each in (call.warm, (call.function, call.args))]
-    ours, theirs = Pipe()
-    with theirs, _lock:
-        try:
-            socket.send_fds(_control(), [b"."], [theirs.fileno()])
-        except OSError:  # the server was killed
-            _close()
-            socket.send_fds(_control(), [b"."], [theirs.fileno()])
-    with contextlib.suppress(OSError):  # killed just now; then there is no answer either
-        ours.send((state, call.limits, log, *work))
-    return ours
-
-
-def _control() -> socket.socket:
-    """Return the socket of the server, which is started if necessary."""
-    global _server
-    if _server is None:
-        control, far = socket.socketpair()
+    def __init__(self) -> None:
         path = os.pathsep.join(filter(None, sys.path))
-        code = f"from isthmus.paper.processes import _serve; _serve({far.fileno()})"
-        with far:
-            process = subprocess.Popen(
+        self.connection, theirs = Pipe()
+        with theirs:
+            code = f"from {__name__} import _serve; _serve({theirs.fileno()})"
+            self.process = subprocess.Popen(
                 # -P: code in the current directory is not imported by accident.
                 [sys.executable, "-P", "-c", code],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
-                pass_fds=[far.fileno()],
+                pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the caller, which ends the children
             )
-        _server = process, control
-    return _server[1]
+        self.fileno = self.connection.fileno
+
+    def end(self) -> None:
+        """End the process and its child."""
+        self.connection.close()
+        self.process.wait()
 
 
-@atexit.register
-def _close() -> None:
-    """End the server; running calls continue while their connections are open."""
-    global _server
-    if _server is not None:
-        process, control = _server
-        control.close()
-        process.kill()
-        process.wait()
-    _server = None
-
-
-def _forget() -> None:
-    """Start anew in a fork, whose server is the parent's."""
-    global _server, _lock
-    _server, _lock = None, threading.Lock()
-
-
+_idle: list[_Worker] = []
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
+
+
+def _send(call: Call) -> _Worker:
+    """Start a call in a worker, which then sends the outcome."""
+    state = (os.getcwd(), dict(os.environ), [place for place in sys.path if place])
+    log = None if call.log is None else os.path.abspath(call.log)
+    work = [cloudpickle.dumps(each) for each in (call.warm, (call.function, call.args))]
+    while True:
+        try:
+            worker = _idle.pop()
+        except IndexError:
+            worker = _Worker()
+        try:
+            worker.connection.send((state, call.limits, log, *work))
+        except OSError:  # it was killed meanwhile
+            worker.end()
+        else:
+            return worker
 
 
 def _serve(number: int) -> None:
-    """Fork a supervisor for every connection handed over, until the caller is gone."""
-    control = socket.socket(fileno=number)
+    """Do calls until the caller is gone."""
     os.dup2(2, 1)  # the standard output stream of the caller is for its own results
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    while handles := socket.recv_fds(control, 1, 1)[1]:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:  # supervisors that have ended
-                pass
-        with Connection(handles[0]) as connection, contextlib.suppress(EOFError, OSError):
-            (directory, environment, path), limits, log, warm, work = connection.recv()
+    with Connection(number) as caller, contextlib.suppress(EOFError, OSError):
+        while True:
+            (directory, environment, path), limits, log, warm, work = caller.recv()
             with contextlib.suppress(Exception):
                 sys.path[:] = path
                 os.environ.clear()
@@ -241,26 +217,27 @@ def _serve(number: int) -> None:
                 os.chdir(directory)
                 if (function := cloudpickle.loads(warm)) is not None:
                     function()
-            if os.fork() == 0:
-                control.close()
-                _supervise(connection, limits, log, work)
+            caller.send(_supervise(caller, limits, log, work))
+    os._exit(0)
 
 
-def _supervise(connection: Connection, limits: Limits, log: str | None, work: bytes) -> None:
-    """Fork the child, wait for its answer or for its end, and send the outcome."""
+def _supervise(
+    caller: Connection, limits: Limits, log: str | None, work: bytes
+) -> tuple[bytes, float, float]:
+    """Fork the child, and return its pickled outcome, its CPU time and the memory that it took."""
     answers, writable = Pipe(duplex=False)
-    child = os.fork()
-    if child == 0:
-        connection.close()
-        answers.close()
-        _work(writable, limits, log, work)
+    size = before = 0
+    if sys.platform == "linux":
+        pages = Path("/proc/self/statm").read_text().split()
+        size, before = (int(count) * os.sysconf("SC_PAGE_SIZE") for count in pages[:2])
+    if (child := os.fork()) == 0:
+        caller.close()
+        _work(writable, limits, size, log, work)
     writable.close()
-    content, late, before = b"", False, math.inf
-    with contextlib.suppress(EOFError):
-        before = answers.recv()
+    content = b""
+    with answers, contextlib.suppress(EOFError):
         timeout = None if math.isinf(limits.wall_seconds) else limits.wall_seconds
-        ready = wait([answers, connection], timeout)
-        late = not ready
+        ready = wait([answers, caller], timeout)  # the caller has nothing to say until it is gone
         if answers in ready:
             content = answers.recv_bytes()
     for kill in (os.killpg, os.kill):
@@ -269,44 +246,46 @@ def _supervise(connection: Connection, limits: Limits, log: str | None, work: by
     _, status, used = os.wait4(child, 0)
     seconds = used.ru_utime + used.ru_stime
     if not content:
-        content = pickle.dumps(_end(os.waitstatus_to_exitcode(status), late, seconds, limits))
-    peak = max(used.ru_maxrss / MAXRSS_PER_MEGABYTE - before, 0.0)
-    with contextlib.suppress(OSError):  # nobody waits for the answer any more
-        connection.send((content, seconds, peak))
-    os._exit(0)
+        code = os.waitstatus_to_exitcode(status)
+        state, message = "crashed", f"The process ended with exit code {code} and without a result."
+        if code == -signal.SIGXCPU:
+            state, message = "timeout", f"Not done after {limits.seconds:g} s of CPU time."
+        elif not ready:
+            words = f"{limits.wall_seconds:g} s by the clock, with {seconds:.1f} s of CPU time used"
+            state, message = "timeout", f"Not done after {words}."
+        elif code == -signal.SIGKILL:
+            message = "Killed (SIGKILL), as the system does when memory runs out."
+        elif code < 0:
+            name = signal.Signals(-code).name
+            message = f"The process crashed: {signal.strsignal(-code)} ({name})."
+        content = pickle.dumps((state, None, message))
+    peak = used.ru_maxrss / MAXRSS_PER_MEGABYTE - before / 2**20
+    return content, seconds, max(peak, 0.0)
 
 
-def _end(code: int, late: bool, seconds: float, limits: Limits) -> tuple[str, None, str]:
-    """Return the status and the message of a call whose process gave no answer."""
-    if code == -signal.SIGXCPU:
-        return "timeout", None, f"Not done after {limits.seconds:g} s of CPU time."
-    if late:
-        words = f"{limits.wall_seconds:g} s by the clock, with {seconds:.1f} s of CPU time used"
-        return "timeout", None, f"Not done after {words}."
-    message = f"The process ended with exit code {code} and without a result."
-    if code == -signal.SIGKILL:
-        message = "Killed (SIGKILL), as the system does when memory runs out."
-    elif code < 0:
-        name = signal.Signals(-code).name
-        message = f"The process crashed: {signal.strsignal(-code)} ({name})."
-    return "crashed", None, message
+def _work(writable: Connection, limits: Limits, size: int, log: str | None, work: bytes) -> None:
+    """Do the call in the child, which has `size` bytes, and send its status, value and message."""
+    import resource
 
-
-def _work(writable: Connection, limits: Limits, log: str | None, work: bytes) -> None:
-    """Do the call in the child and send its status, value and message."""
     try:
         os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if math.isfinite(limits.seconds):
+            seconds = max(1, round(limits.seconds))
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
         if sys.platform == "linux":
-            # Do not outlive the supervisor, and be the first to go when memory runs out.
+            # Do not outlive the worker, and be the first to go when memory runs out.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text("1000")
+            if math.isfinite(limits.megabytes):
+                size += round(limits.megabytes * 2**20)
+                resource.setrlimit(resource.RLIMIT_AS, (size, size))
         if log is not None:
             with open(log, "wb") as file:
                 for stream in (1, 2):
                     os.dup2(file.fileno(), stream)
             faulthandler.enable()
-        writable.send(_limit(limits))
         try:
             function, args = cloudpickle.loads(work)
             content = cloudpickle.dumps(("ok", function(*args), ""))
@@ -320,21 +299,3 @@ def _work(writable: Connection, limits: Limits, log: str | None, work: bytes) ->
         sys.stdout.flush()
     finally:
         os._exit(1)  # whatever the function leaves behind, such as threads, delays nothing
-
-
-def _limit(limits: Limits) -> float:
-    """Set the limits of this process; return the megabytes that it occupies already."""
-    import resource  # does not exist on Windows
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if math.isfinite(limits.seconds):
-        seconds = max(1, round(limits.seconds))
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-    if sys.platform != "linux":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MAXRSS_PER_MEGABYTE
-    pages = Path("/proc/self/statm").read_text().split()
-    size, resident = (int(count) * resource.getpagesize() for count in pages[:2])
-    if math.isfinite(limits.megabytes):
-        size += round(limits.megabytes * 2**20)
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
-    return resident / 2**20
