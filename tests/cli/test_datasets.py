@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.delenv("ISTHMUS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(loading, "fetch_guarded", offline)
+    monkeypatch.setattr(loading, "download", offline)
     return tmp_path / "isthmus" / "data"
 
 

@@ -13,7 +13,6 @@ from sklearn import datasets as scikit_learn
 
 from isthmus.datasets import load, names, store
 from isthmus.errors import DatasetChangedError
-from isthmus.paper.datasets import loading
 from isthmus.paper.datasets.manifest import entry
 
 DATA = os.environ.get("ISTHMUS_DATA")
@@ -41,7 +40,6 @@ def fake_openml(bunch: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return bunch
 
     monkeypatch.setattr(scikit_learn, "fetch_openml", fetch)
-    monkeypatch.setattr(loading, "fetch_guarded", lambda *given: loading.fetch(*given[:2]))
     return asked
 
 

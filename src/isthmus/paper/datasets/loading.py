@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any
-from urllib import request
-from urllib.error import URLError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +29,10 @@ from isthmus.validation import as_path
 
 Arrays = dict[str, NDArray[Any]]
 
-# Bytes of one download; the largest dataset takes less than a tenth.
-LARGEST = 2**30
 # Seconds to wait for others who write, and between two looks at the size of a download.
 SECONDS_FOR_OTHERS, REFRESH = 60.0, 0.2
-# Characters of a note of checksums, of which more are not read.
-LONGEST_NOTE = 2**16
-# The file with which the process that downloads answers, and the arrays of a stored one.
-ANSWER = "answer.npz"
-STORED = ("X", "y", "class_names", "feature_names")
+# The file of checksums beside a stored dataset, and the number of characters that are read of it.
+NOTE, LONGEST_NOTE = ".npz.sha256", 2**16
 # The labels of this dataset are the rounded column.
 LEAKED = {"boston_housing": 13}
 
@@ -124,19 +118,19 @@ def load(
     """
     known, places = entry(name), directories(data_home)
     path = find(name, places)
-    if path is None:
-        arrays = _downloaded(known, places, download_if_missing, progress)
-    else:
+    if path is not None:
         arrays = _read(known, path)
-    X = arrays["X"]
+    elif known.home.is_bundled:
+        arrays = fetch(known)
+    else:
+        arrays = _downloaded(known, places, download_if_missing, progress)
+    X, features = arrays["X"], tuple(map(str, arrays.get("feature_names", ())))
     # The note is about the stored file, not about one with all features of the source.
     note = known.note if X.shape[1] == known.n_features else ""
-    features = arrays.get("feature_names", np.array([], dtype=str))
     if name in LEAKED and not leak:
         X = np.delete(X, LEAKED[name], axis=1)
-        features = np.delete(features, LEAKED[name]) if len(features) else features
-    words = tuple(map(str, arrays["class_names"]))
-    return Dataset(name, X, arrays["y"], words, tuple(map(str, features)), note)
+        features = features[: LEAKED[name]] + features[LEAKED[name] + 1 :]
+    return Dataset(name, X, arrays["y"], tuple(map(str, arrays["class_names"])), features, note)
 
 
 def store(
@@ -198,14 +192,14 @@ def _read(known: Entry, path: Path) -> Arrays:
     advice = f"Remove it and load the dataset again to download it from {known.home}."
     with reading(path, "dataset", advice), path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found not in (known.sha256, *_noted_checksums(path)):
+    if found not in (known.sha256, *_noted_checksums(path.with_suffix(NOTE))):
         raise DatasetChangedError(
             f"{path} is not the {known.name} that isthmus knows: its sha256 is {found[:12]}…, not "
             f"{known.sha256[:12]}…. It is truncated or altered. {advice}"
         )
     try:
         with open_npz(path, "dataset, although its checksum is correct", advice) as archive:
-            stored = (name for name in STORED if name in archive.shapes)
+            stored = {"X", "y", "class_names", "feature_names"} & set(archive.shapes)
             arrays = archive.read(stored, expected=known.largest_size)
     except InvalidInputError as error:
         raise DatasetChangedError(str(error)) from None
@@ -222,11 +216,12 @@ def _write(known: Entry, arrays: Arrays, places: list[Path]) -> Path:
     contents: dict[str, Any] = dict(arrays)
     np.savez_compressed(buffer, **contents)
     path = directory / f"{known.name}.npz"
+    note = path.with_suffix(NOTE)
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     with exclusive(directory, wait=SECONDS_FOR_OTHERS):
         # First the checksum, with those before: killed in between, either file has one.
-        digests = dict.fromkeys((digest, *_noted_checksums(path)))
-        write_atomically(_note(path), "".join(f"{each}  {path.name}\n" for each in digests))
+        digests = dict.fromkeys((digest, *_noted_checksums(note)))
+        write_atomically(note, "".join(f"{each}  {path.name}\n" for each in digests))
         return write_atomically(path, buffer.getvalue())
 
 
@@ -235,34 +230,25 @@ def _is_writable(place: Path) -> bool:
     return os.access(parent, os.W_OK | os.X_OK)
 
 
-def _note(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
-
-
-def _noted_checksums(path: Path) -> list[str]:
+def _noted_checksums(note: Path) -> list[str]:
     """Return the checksums of the files that were stored there, newest first."""
-    try:
-        require_regular(_note(path))
-        with _note(path).open(encoding="ascii", errors="replace") as file:
+    with suppress(OSError, InvalidInputError):
+        require_regular(note)
+        with note.open(encoding="ascii", errors="replace") as file:
             return file.read(LONGEST_NOTE).split()[::2]
-    except (OSError, InvalidInputError):
-        return []
+    return []
 
 
 def _check(known: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored.") -> None:
     """Raise unless shape, labels and class sizes, in any order, match the manifest."""
-    missing = {"X", "y", "class_names"} - set(arrays)
-    features = {known.n_features, known.home.n_features or known.n_features}
+    widths = sorted({known.n_features, known.home.n_features or known.n_features})
+    shapes = [(known.n_samples, width) for width in widths]
     X, y = (arrays.get(name, np.empty(0)) for name in "Xy")
+    counts = sorted(np.unique(y, return_counts=True)[1].tolist()) if y.ndim == 1 else []
     problem = ""
-    if missing:
-        problem = f"it has no {' and no '.join(sorted(missing))}"
-    elif X.ndim != 2 or len(X) != known.n_samples or X.shape[1] not in features:
-        wanted = " or ".join(f"({known.n_samples}, {width})" for width in sorted(features))
-        problem = f"X has shape {X.shape}, not {wanted}"
-    elif y.shape != (known.n_samples,):
-        problem = f"y has shape {y.shape}, not ({known.n_samples},)"
-    elif sorted(np.unique(y, return_counts=True)[1].tolist()) != sorted(known.class_counts):
+    if X.shape not in shapes:
+        problem = f"X has shape {X.shape}, not {' or '.join(map(str, shapes))}"
+    elif counts != sorted(known.class_counts) or "class_names" not in arrays:
         problem = f"its classes are not the {known.n_classes} of the known sizes"
     elif X.dtype.kind not in "fiu" or not np.isfinite(X).all():
         problem = "X has values that are missing or infinite"
@@ -273,43 +259,56 @@ def _check(known: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was
 
 
 def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | None) -> Arrays:
-    """Fetch a dataset from its home, with a progress bar, and store it if it needs a network."""
-    home, reason = known.home, ""
+    """Download a dataset and store it."""
+    home = known.home
     if home.fetcher is None and home.openml is None:
         reason = "it has no public source to download from"
-    elif not allowed and not home.is_bundled:
+    elif not allowed:
         reason = "downloads are turned off"
     else:
         try:
-            if home.is_bundled:
-                arrays = fetch(known)
-            else:
-                with (
-                    TemporaryDirectory(prefix="isthmus-") as scratch,
-                    show_progress(f"{known.name} from {home}", show=show, unit="bytes") as report,
-                ):
-                    arrays = fetch_guarded(known, Path(scratch), report)
-        except OSError as error:
+            arrays = download(known, show)
+        except (OSError, HTTPException) as error:
             reason = f"{home} did not answer ({error})"
-        except ValueError as error:
+        except (ValueError, LookupError) as error:
             raise DatasetChangedError(
                 f"The download from {home} is not {known.name}: {error}. "
                 f"Put {known.name}.npz into {places[0]} instead."
             ) from error
-    if reason:
-        raise DatasetNotFoundError(
-            f"{known.name}.npz is not in {' and '.join(map(str, places))}, and {reason}. Download "
-            f"{home} on another machine and store it with isthmus.datasets.store({known.name!r}, "
-            f"X, y), or copy {known.name}.npz into {places[-1]}, or set ISTHMUS_DATA to its "
-            "directory."
-        )
-    _check(known, arrays, f"The download from {home}")
-    if not home.is_bundled:
-        _write(known, arrays, places)
-    return arrays
+        else:
+            _check(known, arrays, f"The download from {home}")
+            _write(known, arrays, places)
+            return arrays
+    raise DatasetNotFoundError(
+        f"{known.name}.npz is not in {' and '.join(map(str, places))}, and {reason}. Download "
+        f"{home} on another machine and store it with isthmus.datasets.store({known.name!r}, "
+        f"X, y), or copy {known.name}.npz into {places[-1]}, or set ISTHMUS_DATA to its "
+        "directory."
+    )
 
 
-def fetch(known: Entry, scratch: str | Path | None = None) -> Arrays:
+def download(known: Entry, show: bool | None) -> Arrays:
+    """Fetch a dataset from its home, with a progress bar of bytes."""
+    title, ended = f"{known.name} from {known.home}", Event()
+    with (
+        TemporaryDirectory(prefix="isthmus-") as scratch,
+        show_progress(title, show=show, unit="bytes") as report,
+        ThreadPoolExecutor(1) as watching,
+    ):
+
+        def watch() -> None:
+            while not ended.wait(REFRESH):
+                with suppress(OSError):  # a file was moved meanwhile
+                    report(sum(path.stat().st_size for path in Path(scratch).rglob("*")))
+
+        watching.submit(watch)
+        try:
+            return fetch(known, scratch)
+        finally:
+            ended.set()
+
+
+def fetch(known: Entry, scratch: str | None = None) -> Arrays:
     """Fetch a dataset by a fetcher of scikit-learn, which writes to the directory `scratch`."""
     from sklearn import datasets
 
@@ -319,108 +318,28 @@ def fetch(known: Entry, scratch: str | Path | None = None) -> Arrays:
     return _arrays(known, getattr(datasets, known.home.fetcher or "fetch_openml")(**options))
 
 
-def fetch_guarded(known: Entry, scratch: Path, report: Callable[[float], object]) -> Arrays:
-    """Fetch a dataset in a process that opens https addresses only; `report` gets its bytes."""
-    code = f"import sys; from {__name__} import _answer; _answer(*sys.argv[1:])"
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", code, known.name, str(scratch)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as child:
-        try:
-            while child.poll() is None:
-                report(_size(scratch))
-                time.sleep(REFRESH)
-        finally:
-            child.kill()
-    if child.returncode:
-        raise OSError(f"exit code {child.returncode}")
-    with np.load(scratch / ANSWER, allow_pickle=False) as file:
-        arrays = dict(file)
-    for kind in (OSError, ValueError):
-        if kind.__name__ in arrays:
-            raise kind(str(arrays[kind.__name__]))
-    return arrays
-
-
-def _answer(name: str, scratch: str) -> None:
-    """Fetch a dataset in this process, and write its arrays, or the error, to `scratch`."""
-    request.install_opener(request.build_opener(HttpsOnly))
-    found: dict[str, Any]
-    try:
-        found = fetch(entry(name), scratch)
-    except (ValueError, LookupError) as error:
-        found = {"ValueError": str(error)}
-    except Exception as error:
-        found = {"OSError": str(error)}
-    np.savez(Path(scratch) / ANSWER, **found)
-
-
-class HttpsOnly(request.BaseHandler):
-    """Refuses everything but https, and answers that are too long."""
-
-    handler_order = 100  # before the handlers that would open a connection
-
-    def http_open(self, asked: request.Request) -> Any:
-        """Refuse an address, or a redirect to one."""
-        raise URLError(f"{asked.full_url} is not an https address")
-
-    ftp_open = file_open = http_open
-
-    def https_response(self, asked: request.Request, response: Any) -> Any:
-        """Limit what can be read of an answer."""
-        read, left = response.read, LARGEST
-
-        def bounded(amount: int | None = None) -> bytes:
-            nonlocal left
-            part: bytes = read(left + 1 if amount is None or amount < 0 else amount)
-            left -= len(part)
-            if left < 0:
-                raise URLError(f"{asked.full_url} is larger than {LARGEST} bytes")
-            return part
-
-        response.read = bounded
-        return response
-
-
-def _size(directory: Path) -> int:
-    total = 0
-    for path in directory.rglob("*"):
-        with suppress(OSError):  # moved meanwhile
-            total += path.stat().st_size if path.is_file() else 0
-    return total
-
-
 def _arrays(known: Entry, bunch: Any) -> Arrays:
     """Return the arrays of a stored file from what a fetcher of scikit-learn returned."""
     home = known.home
     table, target = np.asarray(bunch.data), getattr(bunch, "target", None)
-    columns = _names(bunch, "feature_names")
+    columns = list(map(str, getattr(bunch, "feature_names", ())))
     if target is None:  # the last column holds the labels
         table, target, columns = table[:, :-1], table[:, -1], columns[:-1]
-    if len(columns) != table.shape[1]:
-        columns = []
-    else:
+    if len(columns) == table.shape[1]:
         kept = [place for place, name in enumerate(columns) if name not in home.drop]
         table, columns = table[:, kept], [columns[place] for place in kept]
+    else:
+        columns = []
     X = _numbers(table, columns, getattr(bunch, "categories", None) or {})
-    X = X[: home.rows] * home.scale
-    labels = np.asarray(target)[: home.rows]
+    X, labels = X[: home.rows] * home.scale, np.asarray(target)[: home.rows]
     if home.scale != 1:
         X = np.rint(X)
     if home.target_as_feature:
         X = np.column_stack([X, labels.astype(float)])
-        columns = [*columns, *_names(bunch, "target_names")]
+        columns += map(str, getattr(bunch, "target_names", ()))
         labels = np.rint(labels.astype(float)).astype(int)
     names = getattr(bunch, "target_names", None) if labels.dtype.kind in "iu" else None
     return _labelled(known, X, labels, names, columns)
-
-
-def _names(bunch: Any, field: str) -> list[str]:
-    found = getattr(bunch, field, None)
-    return [] if found is None else list(map(str, found))
 
 
 def _labelled(

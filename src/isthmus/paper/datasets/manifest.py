@@ -10,27 +10,28 @@ from functools import cache
 from importlib.resources import files
 
 from isthmus.errors import InvalidInputError
+from isthmus.printing import aligned
 
 WIDTH = 96
 
 
 @dataclass(frozen=True)
 class Home:
-    """Source of a dataset, and its differences from the stored file."""
+    """Source of a dataset, and its differences from the stored file.
+
+    The source is a function of ``sklearn.datasets``, a number of OpenML, or in words one that
+    cannot be downloaded. Of its rows, the first are kept, if not all; `n_features` is the number of
+    its features, if another, and `drop` are columns of names or words. With `target_as_feature`,
+    the labels are the rounded target, which is also a column.
+    """
 
     fetcher: str | None = None
-    """A function of ``sklearn.datasets``."""
     openml: int | None = None
     by_hand: str | None = None
-    """Description of a source that cannot be downloaded automatically."""
     rows: int | None = None
-    """Number of rows to keep from the start."""
     n_features: int | None = None
-    """Number of features, if it differs from the stored file."""
     drop: Sequence[str] = ()
-    """Columns of names or words."""
     target_as_feature: bool = False
-    """True if the labels are the rounded target, which is also a column."""
     scale: float = 1.0
 
     @property
@@ -48,7 +49,10 @@ class Home:
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset of the manifest; notes are mainly on differences from the paper's table."""
+    """One dataset of the manifest; notes are mainly on differences from the paper's table.
+
+    `paper_shape` are the samples, features and classes in that table.
+    """
 
     name: str
     n_samples: int
@@ -57,7 +61,6 @@ class Entry:
     sha256: str
     dtype: str
     paper_shape: tuple[int, int, int]
-    """Samples, features and classes in the paper's table."""
     home: Home
     note: str
     source: str
@@ -117,18 +120,15 @@ class Description:
     entries: tuple[Entry, ...]
 
     def __str__(self) -> str:
-        heads = f"{'name':<24}{'samples':>8}{'features':>10}{'classes':>9}  "
-        lines = [f"{heads}{'as in the paper':<34}home"]
+        rows = [("name", "samples", "features", "classes", "as in the paper", "home")]
         for one in self.entries:
-            shape = " x ".join(map(str, one.paper_shape[:2]))
-            same = "yes" if one.matches_paper else f"no: {shape}, {one.paper_shape[2]} classes"
+            samples, features, classes = map(str, one.paper_shape)
+            same = "yes" if one.matches_paper else f"no: {samples} x {features}, {classes} classes"
             if one.home.target_as_feature:
                 same = "yes, with the leaked column"
-            lines.append(
-                f"{one.name:<24}{one.n_samples:>8}{one.n_features:>10}{one.n_classes:>9}  "
-                f"{same:<34}{one.home}"
-            )
-        lines.append("")
+            shape = map(str, (one.n_samples, one.n_features, one.n_classes))
+            rows.append((one.name, *shape, same, str(one.home)))
+        lines = [*aligned(rows, left=(0, 4, 5)), ""]
         for one in self.entries:
             if one.note:
                 lines += textwrap.wrap(f"{one.name}: {one.note}", WIDTH, subsequent_indent="    ")
