@@ -125,28 +125,30 @@ def run_all(
     such as KeyboardInterrupt leaves it, the remaining children are killed.
     """
     jobs = as_count(jobs, "jobs")
-    waiting, running = deque(calls), dict[_Worker, Call]()
+    waiting, running = deque(calls), dict[Connection, tuple[_Worker, Call]]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 call = waiting.popleft()
-                running[_send(call)] = call
+                worker = _send(call)
+                running[worker.connection] = worker, call
                 if started is not None:
                     started(call)
-            for worker in wait(list(running)):
-                assert isinstance(worker, _Worker)
-                outcome = Outcome("crashed", message=LOST)
-                with contextlib.suppress(EOFError, OSError):
-                    content, seconds, peak = worker.connection.recv()
-                    outcome = Outcome(*cloudpickle.loads(content), seconds, peak)
-                call = running.pop(worker)
-                if outcome.message == LOST:
+            for connection in wait(list(running)):
+                assert isinstance(connection, Connection)
+                worker, call = running.pop(connection)
+                try:
+                    content, seconds, peak = connection.recv()
+                except (EOFError, OSError):
                     worker.end()
+                    outcome = Outcome("crashed", message=LOST)
                 else:
                     _idle.append(worker)
+                    used = {"seconds": seconds, "peak_megabytes": peak}
+                    outcome = Outcome(**cloudpickle.loads(content), **used)
                 yield call, outcome
     finally:
-        for worker in running:
+        for worker, _ in running.values():
             worker.end()
 
 
@@ -172,7 +174,6 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the caller, which ends the children
             )
-        self.fileno = self.connection.fileno
 
     def end(self) -> None:
         """End the process and its child."""
@@ -258,13 +259,13 @@ def _supervise(
         elif code < 0:
             name = signal.Signals(-code).name
             message = f"The process crashed: {signal.strsignal(-code)} ({name})."
-        content = pickle.dumps((state, None, message))
+        content = pickle.dumps({"status": state, "message": message})
     peak = used.ru_maxrss / MAXRSS_PER_MEGABYTE - before / 2**20
     return content, seconds, max(peak, 0.0)
 
 
 def _work(writable: Connection, limits: Limits, size: int, log: str | None, work: bytes) -> None:
-    """Do the call in the child, which has `size` bytes, and send its status, value and message."""
+    """Do the call in the child, which has `size` bytes, and send the outcome."""
     import resource
 
     try:
@@ -288,13 +289,14 @@ def _work(writable: Connection, limits: Limits, size: int, log: str | None, work
             faulthandler.enable()
         try:
             function, args = cloudpickle.loads(work)
-            content = cloudpickle.dumps(("ok", function(*args), ""))
+            content = cloudpickle.dumps({"status": "ok", "value": function(*args)})
         except BaseException as error:  # sys.exit() is one way to give up, too
             if log is not None:
                 traceback.print_exc()
             words = " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_LENGTH]
             short = isinstance(error, MemoryError) or "allocate memory" in words
-            content = pickle.dumps(("memory" if short else "failed", None, words))
+            state = "memory" if short else "failed"
+            content = pickle.dumps({"status": state, "message": words})
         writable.send_bytes(content)
         sys.stdout.flush()
     finally:

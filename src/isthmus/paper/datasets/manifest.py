@@ -120,14 +120,14 @@ class Description:
     entries: tuple[Entry, ...]
 
     def __str__(self) -> str:
-        rows = [("name", "samples", "features", "classes", "as in the paper", "home")]
+        rows = [["name", "samples", "features", "classes", "as in the paper", "home"]]
         for one in self.entries:
             samples, features, classes = map(str, one.paper_shape)
             same = "yes" if one.matches_paper else f"no: {samples} x {features}, {classes} classes"
             if one.home.target_as_feature:
                 same = "yes, with the leaked column"
-            shape = map(str, (one.n_samples, one.n_features, one.n_classes))
-            rows.append((one.name, *shape, same, str(one.home)))
+            shape = one.n_samples, one.n_features, one.n_classes
+            rows.append([one.name, *map(str, shape), same, str(one.home)])
         lines = [*aligned(rows, left=(0, 4, 5)), ""]
         for one in self.entries:
             if one.note:
