@@ -20,7 +20,7 @@ from isthmus.extras import require
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.student_mixture import StudentMixture
 from isthmus.printing import Summarised
-from isthmus.tables.styles import count_decimals
+from isthmus.tables.encoding import count_decimals
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed, require_kind
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class _CodedTable:
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-        from isthmus.tables.columns import is_nested
+        from isthmus.tables.cells import is_nested
 
         columns, levels = [], {}
         for place, name in enumerate(frame.columns):

@@ -9,6 +9,7 @@ import pytest
 
 from isthmus.cluster import TableModel
 from isthmus.synthesis import draw_rows
+from isthmus.tables import write_table
 
 X = np.random.default_rng(0).normal(size=(60, 3)) * [100, 1, 0.01] + [1000, -5, 0.3]
 COLUMNS = ["mass", "charge", "size"]
@@ -110,3 +111,18 @@ def test_draws_are_given_values_and_gaps_are_written_as_the_table_is(run) -> Non
     assert set(drawn.sex) == {"f"}
     for wrong in ("age=x", "age", "sex=q", "shoe=3"):
         run(command, "--given", wrong, code=2)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "xlsx", "parquet"])
+def test_truth_values_and_whole_numbers_of_64_bits_stay_what_they_are(run, suffix) -> None:
+    flags = pd.array([True, None, False, True] * 10, "boolean")
+    large = 2**63 + 5000 * np.arange(40, dtype=np.uint64)
+    table = pd.DataFrame({"x": np.arange(40.0), "flag": flags, "n": large})
+    write_table(table, f"flags.{suffix}")
+    command = f"sample flags.{suffix} -n 20 --no-check --quiet"
+    rows = pd.DataFrame(json.loads(run(command, "--json").out)["rows"])
+    assert set(rows["flag"]) == {True, False, None}
+    run(f"{command} -o drawn.parquet")
+    drawn = pd.read_parquet("drawn.parquet")
+    assert set(drawn["flag"].dropna()) == {True, False}
+    assert drawn["n"].astype(np.uint64).between(large[0], large[-1]).all()

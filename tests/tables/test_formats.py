@@ -118,6 +118,21 @@ def test_ids_are_exact_and_may_be_floats(tmp_path, suffix) -> None:
         assert read_table(write_table({"id": [1.0, 2], "a": [1, 3.5]}, path)).ids.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".parquet", ".feather", ".jsonl"])
+def test_truth_values_with_gaps_stay_truth_values(tmp_path, suffix) -> None:
+    flags = pd.array([True, None, False, True], "boolean")
+    path = tmp_path / f"data{suffix}"
+    if suffix == ".xlsx":  # as pandas writes a column of objects
+        pd.DataFrame({"a": [1, 2, 3, 4], "flag": flags.astype(object)}).to_excel(path, index=False)
+    else:
+        write_table({"a": [1, 2, 3, 4], "flag": flags}, path)
+    table = read_table(path, as_written=True)
+    assert table.X[[0, 2, 3], 1].tolist() == [1, 0, 1]
+    assert list(table.truths) == ["flag"]
+    copy = write_table(table.filled(np.full((4, 2), 0.9)), tmp_path / f"full{suffix}", like=table)
+    assert read_table(copy).frame["flag"].tolist() == [True, True, False, True]
+
+
 def test_stdout_gets_text_like_the_input(capsys) -> None:
     columns = {"a": [1, 2], "b": [0.5, NAN]}
     for like, wanted in [

@@ -10,7 +10,8 @@ import pytest
 
 from isthmus.errors import InvalidInputError
 from isthmus.tables import FileFormat, read_table, write_table
-from isthmus.tables.styles import NumberStyle, count_decimals
+from isthmus.tables.cells import NumberStyle
+from isthmus.tables.encoding import count_decimals
 
 NAN = float("nan")
 

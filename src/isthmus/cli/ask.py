@@ -14,7 +14,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     table = options.load_table(arguments, missing=True, as_written=True)
     frame, notes = with_categories(table)
-    truths = {name: found for name in table.columns if (found := table.style(name).truths)}
+    truths = table.truths
     for name, spelling in truths.items():
         frame[name] = frame[name].map(dict(enumerate(spelling))).astype(object)
     if arguments.predict not in frame:

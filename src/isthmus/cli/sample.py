@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
-from isthmus.tables.files import STDIN, FileFormat, Table, write_table
+from isthmus.tables.files import STDIN, FileFormat, Table, with_columns, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,8 +102,9 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     options.print_notes((*notes, *str(found).splitlines()), arguments.quiet)
+    truths = {name: found.rows[name].astype("boolean") for name in table.truths}
     summary = {"columns": list(frame), "seed": arguments.seed} | found.summary
-    _write(found.rows, summary, table, arguments)
+    _write(with_columns(found.rows, truths), summary, table, arguments)
     return 0
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from isthmus.printing import listed
-from isthmus.tables.columns import GAP, ID_NAME, WORD, is_missing, is_nested, parse_cells
+from isthmus.tables.cells import GAP, WORD, is_missing, is_nested, parse_cells
+from isthmus.tables.columns import ID_NAME
 from isthmus.tables.files import Table
 
 NAMES = {"class", "classes", "label", "labels", "target", "species"}
@@ -24,19 +25,15 @@ FEWEST_ROWS = 10
 
 def likely_label(table: Table) -> str | None:
     """Return the name of the column that looks like a label, if there is one."""
-    for name in table.columns:
-        if name.strip().lower() in NAMES:
-            return name
-    last = table.X.shape[1] - 1
-    if last < 1:
-        return None
-    counts = [len(np.unique(column[~np.isnan(column)])) for column in table.X.T]
-    for place in (last, 0):
-        column = table.X[:, place]
-        values = np.unique(column[~np.isnan(column)])
-        classes = 2 < len(values) <= MOST_CLASSES and len(column) > 3 * len(values)
-        whole = classes and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
-        if whole and np.mean([count > len(values) for count in counts]) > 0.5:
+    named = [name for name in table.columns if name.strip().lower() in NAMES]
+    if named or len(table.columns) < 2:
+        return next(iter(named), None)
+    distinct = [np.unique(column[~np.isnan(column)]) for column in table.X.T]
+    counts = np.array([len(values) for values in distinct])
+    for place in (-1, 0):
+        values, count = distinct[place], counts[place]
+        few = 2 < count <= MOST_CLASSES and len(table) > 3 * count and (counts > count).mean() > 0.5
+        if few and values[0] in (0, 1) and (np.diff(values) == 1).all():
             return table.columns[place]
     return None
 
@@ -52,8 +49,9 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
         if name in table.columns:
             values = table.X[:, table.columns.index(name)]
             whole = column.dtype.kind in "iu" and not np.isnan(values).any()
-            columns[name] = values.astype(np.int64) if whole else values
-        elif name in table.left_out or name == table.label_name:
+            exact = np.uint64 if column.dtype.kind == "u" else np.int64
+            columns[name] = column.to_numpy(exact) if whole else values
+        elif (name in table.left_out or name == table.label_name) and not column.isna().all():
             known = column.mask(is_missing(column), None)
             text = column if is_nested(column) or known.nunique() < 2 else known
             most = max(2, len(column) / 2)
@@ -94,22 +92,19 @@ def doubtful_columns(frame: pd.DataFrame) -> Iterator[str]:
         known = column[~is_missing(column)]
         distinct = known.nunique()
         if ID_NAME.fullmatch(str(name)) and distinct == len(known) > len(column) / 2:
-            if column.dtype.kind == "f" and (known % 1 != 0).any():
-                continue
-            yield f"Column {name!r} looks like row ids and is learned from. Leave it out."
-        elif column.dtype in ("object", "str", "string") and len(known):
-            yield from _doubtful_text(name, known, 2 * distinct > max(len(column), 2))
-
-
-def _doubtful_text(name: Any, known: pd.Series, is_distinct: bool) -> Iterator[str]:
-    """Yield a sentence on a column of text that is no column of categories."""
-    shown, treated = f"such as {str(known.iloc[0])!r},", "and is treated as categories."
-    kinds = set(np.unique(parse_cells(known, ".")[1]).tolist()) - {GAP}
-    if kinds and max(kinds) < WORD and not all(isinstance(cell, bool) for cell in known):
-        advice = "Convert it to numbers first."
-        yield f"Column {name!r} holds numbers as text, {shown} {treated} {advice}"
-    elif is_distinct:
-        kind, advice = "text that hardly repeats", "Leave it out."
-        if pd.to_datetime(known, errors="coerce", format="ISO8601").notna().all():
+            if column.dtype.kind != "f" or not (known % 1 != 0).any():
+                yield f"Column {name!r} looks like row ids and is learned from. Leave it out."
+            continue
+        if column.dtype not in ("object", "str", "string") or known.empty:
+            continue
+        kinds = set(np.unique(parse_cells(known, ".")[1]).tolist()) - {GAP}
+        if kinds and max(kinds) < WORD and not all(isinstance(cell, bool) for cell in known):
+            kind, advice = "numbers as text", "Convert it to numbers first."
+        elif 2 * distinct <= max(len(column), 2):
+            continue
+        elif pd.to_datetime(known, errors="coerce", format="ISO8601").notna().all():
             kind, advice = "dates as text", "Convert it with pandas.to_datetime, or leave it out."
-        yield f"Column {name!r} holds {kind}, {shown} {treated} {advice}"
+        else:
+            kind, advice = "text that hardly repeats", "Leave it out."
+        shown = f"such as {str(known.iloc[0])!r}, and is treated as categories."
+        yield f"Column {name!r} holds {kind}, {shown} {advice}"

@@ -1,13 +1,11 @@
-"""Columns of a file: the kinds of their cells, and which hold numbers, ids and labels."""
+"""Columns of a file: which hold numbers, ids and labels."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +17,23 @@ from pyarrow import compute, types
 
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
+from isthmus.tables.cells import (
+    COMMAS,
+    DECIMAL_COMMA,
+    FLAG,
+    KINDS,
+    MISSING,
+    NUMBER,
+    POINTS_GROUPED,
+    THOUSANDS,
+    UNIT,
+    WORD,
+    has_commas,
+    is_number,
+    parse_cells,
+)
 from isthmus.tables.files import EXACT, FileFormat, Table, with_columns
-from isthmus.tables.styles import SIGNS, SWAPPED, UNIT
 
-MISSING = frozenset({"", "-", "--", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
-"""Spellings of a missing value, in lower case; any other case counts too."""
-DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
-# Possible commas between thousands; no such number begins with a zero.
-THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
-GROUPED = re.compile(rf"{THOUSANDS.pattern}(\.\d*)?")
-# Here the point tells that the commas are no decimal marks, and the comma that the points are none.
-CLEARLY_GROUPED = re.compile(rf"{THOUSANDS.pattern}\.\d+")
-POINTS_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+")
-KINDS = GAP, NUMBER, FLAG, WORD, COMMAS = range(5)
 # customer_id and customerId, but not paid.
 ID_NAME = re.compile(r"(?i:id|index|row|rowid|unnamed: 0|.*[\s_.-]id)|.*[a-z0-9](Id|ID)")
 # Squares of larger values, summed over some rows and columns, overflow. In a column of smaller
@@ -104,16 +106,16 @@ def build_table(
         )
         if more := [names[place] for place in others if numbers[place] is not None]:
             notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
-    words = [place for place, found in numbers.items() if found is None]
+    words = [names[place] for place, found in numbers.items() if found is None]
     known = {names[place]: found for place, found in numbers.items() if found is not None}
     values = {name: _floats(column) for name, column in known.items()}
-    sizes = {name: _largest(column) for name, column in values.items() if len(frame)}
-    used = [name for name in known if not np.isnan(sizes.get(name, 0.0))]
+    used = [name for name in known if not len(frame) or not np.isnan(values[name]).all()]
     if not used:
         shown = ""
         if words:
-            kinds = parse_cells(frame.iloc[:, words[0]].astype(object), ".")[1]
-            shown = f": {source.show(words[0], int((kinds >= WORD).argmax()))} is not a number"
+            kinds = parse_cells(frame[words[0]].astype(object), ".")[1]
+            cell = source.show(names.index(words[0]), int((kinds >= WORD).argmax()))
+            shown = f": {cell} is not a number"
         reason = f"{source.path} has no column of numbers to use{shown}."
         raise InvalidInputError(" ".join([reason, *notes[len(source.notes) :][:1]]))
     if len(frame) == 0:
@@ -122,14 +124,10 @@ def build_table(
         notes += _check_commas(source, used)
     # Faster than column_stack, which writes with strides.
     X = np.ascontiguousarray(np.array([values[name] for name in used]).T)
-    _check_values(source, {name: sizes[name] for name in used}, X, missing)
-    done = "Copied" if as_written else "Left out"
-    left = {
-        "every cell is missing": [name for name in known if name not in used],
-        "most cells are not numbers": [names[place] for place in words],
-    }
-    for reason, some in left.items():
-        notes += [f"{done}, since {reason}: {listed(some)}."] * bool(some)
+    _check_values(source, used, X, missing)
+    empty = [name for name in known if name not in used]
+    for some, reason in (empty, "every cell is missing"), (words, "most cells are not numbers"):
+        notes += [f"Not used, since {reason}: {listed(some)}."] * bool(some)
     columns = {role: tidied(frame.iloc[:, place]) for role, place in roles.items()}
     is_text = source.format.kind == "text"
     return Table(
@@ -139,7 +137,7 @@ def build_table(
         id_name=names[roles["id"]] if "id" in roles else "row",
         labels=columns.get("label"),
         label_name=names[roles["label"]] if "label" in roles else None,
-        left_out=tuple(name for name in names if any(name in some for some in left.values())),
+        left_out=tuple(name for name in names if name in empty or name in words),
         notes=tuple(notes),
         frame=with_columns(frame, known if is_text else {name: known[name] for name in used}),
         cells=frame if as_written and is_text else None,
@@ -171,7 +169,7 @@ def numbers_of(source: Source, columns: Sequence[str]) -> NDArray[np.float64]:
     """Return columns that :func:`build_table` chose, of more rows of the same types. (n, D)"""
     found = [_numbers(source, source.find(name, "drop")) for name in columns]
     X = np.ascontiguousarray(np.array([_floats(column) for column in found]).T)
-    _check_values(source, {name: _largest(X[:, i]) for i, name in enumerate(columns)}, X, True)
+    _check_values(source, columns, X, True)
     return X
 
 
@@ -189,17 +187,23 @@ def _numbers(source: Source, place: int) -> pd.Series | None:
         return column
     if column.dtype not in ("object", "str", "string"):
         return None
-    if source.format.kind == "text" and (plain := _plain_numbers(column, source)) is not None:
+    is_text = source.format.kind == "text"
+    if is_text and (plain := _plain_numbers(column, source)) is not None:
         return plain
     values, kinds = parse_cells(column, source.format.decimal, source.grouped)
-    fault = find_fault(kinds)
-    if fault is not None and not _are_ids(source, place, None):
-        raise InvalidInputError(_bad_cell(source, place, fault))
-    if (kinds >= WORD).any() or {NUMBER, FLAG} <= set(kinds.tolist()):
+    counts = np.bincount(kinds, minlength=len(KINDS))
+    faults, wrong = kinds >= (FLAG if counts[NUMBER] else WORD), kinds >= WORD
+    if faults.any():
+        mostly_numbers = counts[NUMBER] + counts[COMMAS] >= faults.sum()
+        if mostly_numbers and not _are_ids(source, place, None):
+            row = int(np.argmax(wrong if wrong.any() else faults))
+            raise InvalidInputError(_bad_cell(source, place, row))
         return None
+    if counts[FLAG]:
+        return pd.Series(values).astype("boolean" if np.isnan(values).any() else "bool")
     # Whole numbers of a sheet or of JSON may be too large for a float.
-    exact = not len(values) or not _largest(values) >= EXACT
-    return pd.Series(values) if exact or source.format.kind == "text" else column
+    exact = is_text or not (np.abs(values) >= EXACT).any()
+    return pd.Series(values) if exact else column
 
 
 def _plain_numbers(column: pd.Series, source: Source) -> pd.Series | None:
@@ -233,7 +237,10 @@ def _bad_cell(source: Source, place: int, row: int) -> str:
     cell = str(source.frame.iloc[row, place]).strip()
     advice = "Correct it, or leave it empty if it is missing (NA will do, too)"
     if has_commas(UNIT.sub("", cell)):
-        advice = "Write numbers without separators of thousands, and with a decimal point"
+        advice = (
+            "Write numbers without separators of thousands, and with a decimal point, or name the "
+            "decimal mark (option decimal)"
+        )
     elif is_number(cell):
         advice = "Write all numbers of a column with the same sign, or all without"
     elif source.place(row) == "line 1":
@@ -270,25 +277,18 @@ def tidied(column: pd.Series) -> NDArray[Any]:
     return text.to_numpy(dtype=str)
 
 
-def _largest(values: NDArray[np.float64]) -> float:
-    """Return the largest magnitude, NaN if every value is."""
-    return float(np.fmax(np.fmax.reduce(values), -np.fmin.reduce(values)))
-
-
 def _check_values(
-    source: Source, sizes: dict[str, float], X: NDArray[np.float64], missing: bool
+    source: Source, names: Sequence[str], X: NDArray[np.float64], missing: bool
 ) -> None:
-    """Refuse gaps unless they are allowed, and values too large or too small.
-
-    `sizes` are the largest magnitudes of the columns of X (n, D).
-    """
-    for name, size in sizes.items():
+    """Refuse gaps unless they are allowed, and values too large or too small."""
+    sizes = np.fmax(np.fmax.reduce(X, 0), -np.fmin.reduce(X, 0))
+    for name, size in zip(names, sizes, strict=True):
         if 0 < size < SMALLEST:
             raise InvalidInputError(
                 f"{source.path}, column {name!r}: its values, {size:.3g} at most, are too small to "
                 "compute with. Rescale or drop the column."
             )
-    if max(sizes.values()) <= LARGEST and (missing or not np.isnan(X).any()):
+    if not np.fmax.reduce(sizes) > LARGEST and (missing or not np.isnan(X).any()):
         return
     row, place = np.argwhere((np.abs(X) > LARGEST) | (np.isnan(X) & (not missing)))[0]
     problem = f"{X[row, place]:.3g} is too large to compute with. Rescale or drop the column."
@@ -296,160 +296,5 @@ def _check_values(
         problem = "the value is infinite. Correct or remove the row."
     if np.isnan(X[row, place]):
         problem = "the value is missing. Fill gaps first, or remove such rows."
-    where = f"{source.path}, {source.place(row)}, column {list(sizes)[place]!r}"
+    where = f"{source.path}, {source.place(row)}, column {names[place]!r}"
     raise InvalidInputError(f"{where}: {problem}")
-
-
-def is_number(cell: str) -> bool:
-    """Return True for a number with a decimal point."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    # Python reads 1_000; other programs do not.
-    return "_" not in cell and cell.strip().lower() not in MISSING
-
-
-def is_missing(column: pd.Series) -> pd.Series:
-    """Return True for missing cells, and for text that is a spelling of a missing value."""
-    if is_nested(column):
-        return column.isna()
-    lower = column.astype(object).astype(str).str.strip().str.lower()
-    found: pd.Series = column.isna() | lower.isin(MISSING)
-    return found
-
-
-def is_nested(column: pd.Series) -> bool:
-    """Return True if cells of a column are lists or objects, as in JSON and Parquet files."""
-    if isinstance(column.dtype, pd.ArrowDtype):
-        return bool(types.is_nested(column.dtype.pyarrow_dtype))
-    return column.dtype == object and not column.map(pd.api.types.is_hashable).all()
-
-
-def has_commas(cell: str) -> bool:
-    """Return True for a number with a decimal comma or with commas between thousands."""
-    return any(kind.fullmatch(cell.strip()) for kind in (DECIMAL_COMMA, GROUPED, POINTS_GROUPED))
-
-
-def parse_cells(
-    column: Any, decimal: str, grouped: bool = False
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return value and kind of each cell in a column of text, or of text among numbers.
-
-    The mark that is not the decimal one separates thousands if `grouped`, or if a cell shows that.
-    """
-    column = pd.Series(column)
-    codes, distinct = pd.factorize(column.astype(object).map(str) if is_nested(column) else column)
-    texts = [str(cell).strip() for cell in distinct]
-    unit = _common_unit(texts)
-    # Where commas are decimal marks, points are not.
-    marks = SWAPPED if decimal == "," else {}
-    bare = (UNIT.sub("", text).translate(marks) for text in texts)
-    grouped = grouped or any(map(CLEARLY_GROUPED.fullmatch, bare))
-
-    def parse(cell: object) -> tuple[float, int]:
-        text = str(cell).strip()
-        if unit and text.lower() not in MISSING:
-            if _unit(text) != unit:
-                return np.nan, WORD
-            text = UNIT.sub("", text)
-        word = (text.translate(marks) if isinstance(cell, str) else text).lower()
-        if word in MISSING:
-            return np.nan, GAP
-        if word in ("true", "false"):
-            return float(word == "true"), FLAG
-        if grouped and GROUPED.fullmatch(word):
-            word = word.replace(",", "")
-        if is_number(word):
-            return float(word), NUMBER
-        return np.nan, COMMAS if has_commas(text) else WORD
-
-    values, kinds = zip((np.nan, GAP), *map(parse, distinct), strict=True)
-    # Missing cells have the code -1.
-    return np.array(values)[codes + 1], np.array(kinds)[codes + 1]
-
-
-def _common_unit(texts: Iterable[str]) -> str:
-    """Return the unit that is no part of the numbers: the sign of most cells, the word of all."""
-    units = Counter(_unit(text) for text in texts if text.lower() not in MISSING)
-    unit = units.most_common(1)[0][0] if units else ""
-    return unit if unit in SIGNS or len(units) == 1 else ""
-
-
-def _unit(text: str) -> str:
-    """Return the currency, percent sign or other unit of an amount, or nothing."""
-    return "".join(UNIT.findall(text)).strip()
-
-
-def find_fault(kinds: NDArray[np.int64]) -> int | None:
-    """Return the first row that is not a number, in a column that mostly is."""
-    counts = np.bincount(kinds, minlength=len(KINDS))
-    faults, words = kinds >= (FLAG if counts[NUMBER] else WORD), kinds >= WORD
-    if not faults.any() or counts[NUMBER] + counts[COMMAS] < faults.sum():
-        return None
-    return int(np.argmax(words if words.any() else faults))
-
-
-def has_names(rows: list[list[str]], decimal: str = ".") -> tuple[bool, list[str]]:
-    """Return True if the first row holds names, and a note if that is uncertain."""
-    marks = SWAPPED if decimal == "," else {}
-    first, *others = [[cell.translate(marks).strip() for cell in row] for row in rows]
-    numeric = [place for place, cell in enumerate(first) if is_number(cell) or has_commas(cell)]
-    if not numeric:
-        return any(cell.lower() not in MISSING for cell in first), []
-    # Numbers as names, such as years or the default of pandas: whole ones, in steps of one, above
-    # columns that are not whole.
-    shown = [first[place] for place in numeric]
-    below = [row[place] for row in others for place in numeric if place < len(row)]
-    if (
-        len(shown) < 2
-        or not all(cell.isdecimal() for cell in shown)
-        or {int(right) - int(left) for left, right in pairwise(shown)} != {1}
-        or not any("." in cell and is_number(cell) for cell in below)
-    ):
-        return False, []
-    words = f"The first line ({shown[0]}, {shown[1]}, ...) is read as names of columns"
-    return True, [f"{words}; option header decides otherwise."]
-
-
-def count_titles(rows: list[list[str]]) -> int:
-    """Return the number of rows above the names of columns: title, author, date of a report."""
-    width = Counter(map(len, rows)).most_common(1)[0][0]
-    filled = [sum(map(bool, map(str.strip, row))) for row in rows]
-    full = [len(row) == width and count > 1 for row, count in zip(rows, filled, strict=True)]
-    first = full.index(True) if True in full else 0
-    below = any(is_number(cell) or has_commas(cell) for row in rows[first + 1 :] for cell in row)
-    return first if below and has_names(rows[first:])[0] else 0
-
-
-def note_on_titles(count: int) -> str:
-    """Return a sentence on rows above the names."""
-    words = "line above the names is" if count == 1 else "lines above the names are"
-    return f"{count} {words} skipped; option skip_rows decides otherwise."
-
-
-def typed(values: list[Any], *kinds: pyarrow.DataType) -> pd.Series:
-    """Return a Series of numbers that keep all digits, of text, or of whatever there is.
-
-    `kinds` are tried in turn where pyarrow finds none.
-    """
-    for kind in (None, pyarrow.uint64(), *kinds):
-        with suppress(pyarrow.ArrowException, OverflowError):
-            found = pyarrow.array(values, kind)
-            return pd.Series(found, dtype=pd.ArrowDtype(found.type))
-    return pd.Series(values, dtype=object)
-
-
-def unique(found: Sequence[str]) -> list[str]:
-    """Return a name for each column, each once: x3 if the third has none, a.2 for a second a."""
-    given, taken, times = set(found), set[str](), Counter[str]()
-    names: list[str] = []
-    for place, name in enumerate(found, 1):
-        base = name or ("id" if place == 1 and given != {""} else f"x{place}")
-        own = base
-        while own in taken or (own != name and own in given):
-            times[base] += 1
-            own = f"{base}.{times[base] + 1}"
-        taken.add(own)
-        names.append(own)
-    return names

@@ -18,6 +18,8 @@ FloatArray = NDArray[np.float64]
 
 # The most frequent categories of a column become indicators; all others are alike.
 MOST_CATEGORIES = 20
+# Numbers with more decimals are not rounded.
+MOST_DECIMALS = 6
 
 
 def encode(frame: Any) -> pd.DataFrame:
@@ -106,6 +108,19 @@ def as_integers(numbers: FloatArray, dtype: Any) -> FloatArray:
     return np.clip(np.round(numbers), held.min, most)
 
 
+def count_decimals(column: FloatArray) -> int | None:
+    """Return the number of decimals that all values have at most, or None if there are many.
+
+    >>> import numpy as np
+    >>> count_decimals(np.array([1.5, 2.25])), count_decimals(np.array([1 / 3]))
+    (2, None)
+    """
+    for decimals in range(MOST_DECIMALS + 1):
+        if np.allclose(column, np.round(column, decimals), rtol=1e-12, atol=0):
+            return decimals
+    return None
+
+
 def _is_number(column: Any) -> bool:
     import pandas as pd
 
@@ -135,7 +150,7 @@ class Coding:
         """Find the kind of each column, and its most frequent categories."""
         import pandas as pd
 
-        from isthmus.tables.columns import is_nested
+        from isthmus.tables.cells import is_nested
 
         kinds, categories = [], {}
         for place in range(frame.shape[1]):

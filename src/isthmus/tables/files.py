@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import importlib.util
 import io
 import json
 import lzma
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from isthmus.tables.styles import NumberStyle
+    from isthmus.tables.cells import NumberStyle
 
 STDIN = Path("-")
 KINDS = {
@@ -106,7 +110,7 @@ class Table:
     @property
     def words(self) -> pd.DataFrame:
         """The columns of text whose values repeat, five times on average; None where missing."""
-        from isthmus.tables.columns import is_missing, is_nested
+        from isthmus.tables.cells import is_missing, is_nested
 
         found = {}
         for name in self.left_out:
@@ -120,15 +124,22 @@ class Table:
     @property
     def gaps_of_text(self) -> dict[str, int]:
         """The number of missing cells in each column that has some, and is not one of numbers."""
-        from isthmus.tables.columns import is_missing
+        from isthmus.tables.cells import is_missing
 
         others = self.frame.drop(columns=list(self.columns))
         counts = {name: int(is_missing(column).sum()) for name, column in others.items()}
         return {name: count for name, count in counts.items() if 0 < count < len(self)}
 
+    @property
+    def truths(self) -> dict[str, tuple[str, str]]:
+        """The spellings of false and true in each column of truth values."""
+        found = {name: self.style(name).truths for name in self.columns}
+        return {name: truths for name, truths in found.items() if truths is not None}
+
     def style(self, name: str) -> NumberStyle:
         """Return how the known numbers of a column are written."""
-        from isthmus.tables.styles import NumberStyle, count_decimals
+        from isthmus.tables.cells import NumberStyle
+        from isthmus.tables.encoding import count_decimals
 
         values = self.X[:, self.columns.index(name)]
         known = values == values
@@ -143,13 +154,14 @@ class Table:
         Whole numbers that are floats, because of gaps, are text without decimals. All stay numbers
         if the text of the table's cells was not kept.
         """
-        styles = {name: self.style(name) for name in self.columns if name in rows}
         texts = {}
-        for name, style in styles.items() if self.cells is not None else ():
-            whole = style.decimals == 0 and rows[name].dtype.kind == "f"
-            whole = whole and bool((rows[name].dropna() % 1 == 0).all())
-            if style.has_sign or style.truths is not None or whole:
-                texts[name] = rows[name].map(style.write)
+        for name in self.columns if self.cells is not None else ():
+            if name in rows:
+                style, column = self.style(name), rows[name].astype("float64")
+                whole = style.decimals == 0 and rows[name].dtype.kind == "f"
+                whole = whole and bool((column.dropna() % 1 == 0).all())
+                if style.has_sign or style.truths is not None or whole:
+                    texts[name] = column.map(style.write)
         return with_columns(rows, texts)
 
     def filled(self, X: NDArray[np.float64], words: pd.DataFrame | None = None) -> Table:
@@ -161,32 +173,30 @@ class Table:
         """
         import numpy as np
 
-        frame, cells, gaps = self.frame, self.cells, np.isnan(self.X)
-        X = np.where(gaps, X, self.X)
-        values, texts = dict[str, Any](), dict[str, Any]()
+        gaps = np.isnan(self.X)
+        X, values, texts = np.where(gaps, X, self.X), dict[str, Any](), dict[str, Any]()
         for place in np.flatnonzero(gaps.any(0)):
             name, holes = self.columns[place], gaps[:, place]
-            style, kind = self.style(name), frame[name].dtype.kind
+            style, column = self.style(name), self.frame[name]
             X[holes, place] = style.rounded(X[holes, place])
             values[name] = X[:, place]
-            if kind in "iu" and np.nanmax(np.abs(self.X[:, place])) > EXACT:
-                whole = np.uint64 if kind == "u" else np.int64
+            if column.dtype.kind in "iu" and np.nanmax(np.abs(self.X[:, place])) > EXACT:
+                whole = np.uint64 if column.dtype.kind == "u" else np.int64
                 rounded = np.round(np.where(holes, X[:, place], 0)).astype(whole)
-                values[name] = frame[name].mask(holes, rounded)
-            elif kind == "b":
+                values[name] = column.mask(holes, rounded)
+            elif column.dtype.kind == "b":
                 truths = [None if value != value else value == 1 for value in X[:, place].tolist()]
-                values[name] = type(frame[name])(truths, frame.index, frame[name].dtype)
-            if cells is not None:
-                texts[name] = cells[name].copy()
+                values[name] = type(column)(truths, column.index, column.dtype)
+            if self.cells is not None:
+                texts[name] = self.cells[name].copy()
                 texts[name][holes] = [style.write(value) for value in X[holes, place].tolist()]
         for name, column in () if words is None else words.items():
             holes = (self.words[name].isna() & column.notna()).to_numpy()
-            values[name] = frame[name].astype(object).mask(holes, column)
-            if cells is not None:
-                texts[name] = cells[name].mask(holes, column)
-        if cells is not None:
-            cells = with_columns(cells, texts)
-        return replace(self, X=X, frame=with_columns(frame, values), cells=cells)
+            values[name] = self.frame[name].astype(object).mask(holes, column)
+            if self.cells is not None:
+                texts[name] = self.cells[name].mask(holes, column)
+        cells = None if self.cells is None else with_columns(self.cells, texts)
+        return replace(self, X=X, frame=with_columns(self.frame, values), cells=cells)
 
 
 def with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
@@ -257,7 +267,20 @@ def read_table(
     skip_rows = None if skip_rows is None else as_count(skip_rows, "skip_rows", at_least=0)
     missing, as_written = as_flag(missing, "missing"), as_flag(as_written, "as_written")
     layout["separator"] = SEPARATOR_NAMES.get(separator or "", separator)
-    _check_options(**layout)
+    if layout["separator"] is not None and (
+        len(layout["separator"]) != 1 or layout["separator"] in '"\r\n'
+    ):
+        raise InvalidInputError(f"The separator must be one character, not {separator!r}.")
+    if decimal not in (None, ".", ",") or (decimal and decimal == layout["separator"]):
+        raise InvalidInputError(
+            f"The decimal mark must be . or , and differ from the separator, not {decimal!r}."
+        )
+    try:
+        io.TextIOWrapper(io.BytesIO(), encoding or "utf-8")
+    except (LookupError, ValueError):
+        raise InvalidInputError(
+            f"There is no encoding {encoding!r}; examples are utf-8, utf-16 and latin-1."
+        ) from None
     if path != STDIN:
         with reading(path, f"{path.suffix} file"):
             path.open("rb").close()
@@ -269,21 +292,6 @@ def read_table(
             "invalid. Name its encoding (option encoding), or save it as UTF-8."
         ) from None
     return build_table(source, id, label, drop, missing=missing, as_written=as_written)
-
-
-def _check_options(separator: str | None, decimal: str | None, encoding: str | None) -> None:
-    if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
-        raise InvalidInputError(f"The separator must be one character, not {separator!r}.")
-    if decimal not in (None, ".", ",") or (decimal is not None and decimal == separator):
-        raise InvalidInputError(
-            f"The decimal mark must be . or , and differ from the separator, not {decimal!r}."
-        )
-    try:
-        io.TextIOWrapper(io.BytesIO(), encoding or "utf-8")
-    except (LookupError, ValueError):
-        raise InvalidInputError(
-            f"There is no encoding {encoding!r}; examples are utf-8, utf-16 and latin-1."
-        ) from None
 
 
 def write_table(
@@ -310,7 +318,7 @@ def write_table(
     """
     import pandas as pd
 
-    from isthmus.tables.styles import SWAPPED
+    from isthmus.tables.cells import SWAPPED
     from isthmus.validation import as_path, require_kind
 
     target = None if path is None or as_path(path, "path") == STDIN else Path(path)
@@ -393,8 +401,6 @@ def _storable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return columns of one type each: large whole numbers are decimals, mixtures are text."""
     import pyarrow
 
-    from isthmus.tables.columns import typed
-
     columns = {}
     for name in [name for name, column in frame.items() if column.dtype == object]:
         values = frame[name].where(frame[name].notna(), None).tolist()
@@ -403,6 +409,36 @@ def _storable(frame: pd.DataFrame) -> pd.DataFrame:
             column = typed([None if value is None else str(value) for value in values])
         columns[name] = column.set_axis(frame.index)
     return with_columns(frame, columns)
+
+
+def typed(values: list[Any], *kinds: Any) -> pd.Series:
+    """Return a Series of numbers that keep all digits, of text, or of whatever there is.
+
+    `kinds` are types of pyarrow that are tried in turn where it finds none.
+    """
+    import pandas as pd
+    import pyarrow
+
+    for kind in (None, pyarrow.uint64(), *kinds):
+        with suppress(pyarrow.ArrowException, OverflowError):
+            found = pyarrow.array(values, kind)
+            return pd.Series(found, dtype=pd.ArrowDtype(found.type))
+    return pd.Series(values, dtype=object)
+
+
+def unique(found: Sequence[str]) -> list[str]:
+    """Return a name for each column, each once: x3 if the third has none, a.2 for a second a."""
+    given, taken, times = set(found), set[str](), Counter[str]()
+    names: list[str] = []
+    for place, name in enumerate(found, 1):
+        base = name or ("id" if place == 1 and given != {""} else f"x{place}")
+        own = base
+        while own in taken or (own != name and own in given):
+            times[base] += 1
+            own = f"{base}.{times[base] + 1}"
+        taken.add(own)
+        names.append(own)
+    return names
 
 
 def _write_excel(frame: pd.DataFrame, buffer: io.BytesIO) -> None:
@@ -436,8 +472,6 @@ def _write_arrays(
     """Write the features as one array of numbers; in an .npz file, other columns beside it."""
     import numpy as np
 
-    from isthmus.tables.columns import unique
-
     def array(column: pd.Series) -> NDArray[Any]:
         if column.dtype.kind not in "biuf":
             return np.array(column.astype(object).where(column.notna(), "").map(str), dtype=str)
@@ -465,17 +499,18 @@ def _write_arrays(
 def _compressed(content: bytes, compression: str, name: str) -> bytes:
     import pyarrow
 
-    if compression == "xz":
-        return lzma.compress(content)
+    buffer = io.BytesIO()
     if compression == "zip":
-        buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, content)
         return buffer.getvalue()
-    sink = pyarrow.BufferOutputStream()
-    with pyarrow.CompressedOutputStream(sink, compression) as stream:
-        stream.write(content)
-    return sink.getvalue().to_pybytes()
+    pack: dict[str, Callable[[bytes], bytes]] = {
+        "gzip": lambda content: gzip.compress(content, mtime=0),
+        "bz2": bz2.compress,
+        "xz": lzma.compress,
+        "zstd": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
+    }
+    return pack[compression](content)
 
 
 def default_output(data: Path, ending: str) -> Path:

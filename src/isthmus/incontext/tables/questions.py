@@ -25,11 +25,11 @@ from isthmus.tables.encoding import (
     as_frame,
     as_integers,
     as_times,
+    count_decimals,
     is_mixed,
     seconds,
     stamps,
 )
-from isthmus.tables.styles import count_decimals
 from isthmus.validation import as_array, as_count, as_number, as_seed, rectangular, require_kind
 
 if TYPE_CHECKING:
