@@ -45,14 +45,18 @@ def rows_of(found: Experiment) -> Iterator[Row]:
     first, *others = found.variants
     for variant in others:
         for measured in ("loss", "test_loss"):
-            lower, pairs = found.pairs_lower(measured, variant, first)
+            ours, theirs = (
+                {(r.learning_rate, r.seed): r.value(measured) for r in found.runs if r.variant == v}
+                for v in (variant, first)
+            )
+            pairs = ours.keys() & theirs.keys()
             yield {
                 "table": "Pairs of runs of equal learning rate and seed",
                 "measure": measured,
                 "attention": variant,
                 "lower than": first,
-                "in": lower,
-                "of": pairs,
+                "in": sum(ours[pair] < theirs[pair] for pair in pairs),
+                "of": len(pairs),
             }
 
 

@@ -12,10 +12,8 @@ import math
 from functools import cache
 from typing import Any, cast
 
-import numpy as np
 import torch
 from numpy.polynomial import Polynomial
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
@@ -54,9 +52,9 @@ def log_vmf_normalizer(dim: int, kappa: Tensor) -> Tensor:
     >>> log_vmf_normalizer(3, torch.tensor([0.0, 1.0, 1e4])).exp()
     tensor([0.0796, 0.0677, 0.0000])
     """
-    order = _order(dim)
-    kappa = at_least_zero(as_tensor(kappa, "kappa"), "kappa")
-    log_constant = -0.5 * dim * math.log(2 * math.pi) - log_scaled_bessel(order, kappa.double())
+    half = 0.5 * as_count(dim, "dim")
+    kappa = _at_least_zero(as_tensor(kappa, "kappa"))
+    log_constant = -half * math.log(2 * math.pi) - log_scaled_bessel(half - 1, kappa.double())
     return log_constant.to(kappa.dtype)
 
 
@@ -66,8 +64,8 @@ def vmf_mean_length(dim: int, kappa: Tensor) -> Tensor:
     >>> vmf_mean_length(3, torch.tensor([0.0, 1.0, 100.0]))
     tensor([0.0000, 0.3130, 0.9900])
     """
-    kappa = at_least_zero(as_tensor(kappa, "kappa"), "kappa")
-    return log_scaled_bessel(_order(dim), kappa, 1)
+    kappa = _at_least_zero(as_tensor(kappa, "kappa"))
+    return log_scaled_bessel(0.5 * as_count(dim, "dim") - 1, kappa, 1)
 
 
 @torch.no_grad()
@@ -88,7 +86,7 @@ def sample_vmf(directions: Tensor, kappa: float | Tensor, generator: torch.Gener
     kappa = torch.as_tensor(kappa, dtype=torch.float64, device=directions.device)
     if kappa.shape not in ((), (count,)):
         raise ShapeError(f"kappa must be a number or ({count},), not {tuple(kappa.shape)}.")
-    kappa = at_least_zero(kappa, "kappa").expand(count)
+    kappa = _at_least_zero(kappa).expand(count)
     drop = _draw_one_minus_cosine(dim, kappa, generator)
 
     # Draw about the first axis, then reflect that axis onto mu: orthogonal to rounding for any mu.
@@ -129,30 +127,12 @@ def _draw_one_minus_cosine(dim: int, kappa: Tensor, generator: torch.Generator) 
     return result
 
 
-def _order(dim: int) -> float:
-    return 0.5 * as_count(dim, "dim") - 1
-
-
-def log_bessel_i(order: float, x: ArrayLike) -> NDArray[np.float64]:
-    r"""Return :math:`\log I_\nu(x)` of orders from -1/2 and of x >= 0 of any shape.
-
-    >>> log_bessel_i(400.0, [0.0, 1.0, 1e5]).round(3)
-    array([     -inf, -2277.759, 99992.525])
-    """
-    if not -0.5 <= order < math.inf:
-        raise InvalidInputError(f"order must be finite and at least -1/2, not {order!r}.")
-    points = at_least_zero(torch.from_numpy(np.array(x, dtype=np.float64)), "x")
-    smooth = log_scaled_bessel(order, points)
-    result: NDArray[np.float64] = (smooth + torch.xlogy(order, points)).numpy()
-    return result
-
-
-def at_least_zero(value: Tensor, name: str) -> Tensor:
-    """Return `value` after checking that it is finite and not negative."""
-    require_finite(value, name, "Pass numbers that are at least zero.")
-    if not is_transforming() and bool((value.detach() < 0).any()):
-        raise InvalidInputError(f"{name} must be at least zero; {float(value.min()):g} is not.")
-    return value
+def _at_least_zero(kappa: Tensor) -> Tensor:
+    """Return concentrations after checking that they are finite and not negative."""
+    require_finite(kappa, "kappa", "Pass numbers that are at least zero.")
+    if not is_transforming() and bool((kappa.detach() < 0).any()):
+        raise InvalidInputError(f"kappa must be at least zero; {float(kappa.min()):g} is not.")
+    return kappa
 
 
 def log_scaled_bessel(order: float, x: Tensor, degree: int = 0) -> Tensor:

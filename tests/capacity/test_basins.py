@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import t as student_t
 
-from isthmus.capacity import basins, merge_tree
+from isthmus.capacity import basins
 from isthmus.errors import IsthmusError
 from isthmus.incontext import pretrained
 from isthmus.memories import StudentMixture
@@ -13,19 +12,9 @@ from isthmus.memories import StudentMixture
 
 def test_modes_on_a_line_only_ever_merge() -> None:
     X = np.random.default_rng(0).normal(size=(20, 1)) * 3
-    tree = merge_tree(X, n_sigmas=8, tol=1e-4)
-    assert (np.diff(tree.n_basins) <= 0).all()
-    assert tree.n_basins[0] > tree.n_basins[-1] >= 1
-    for before, after in zip(tree.labels[:-1], tree.labels[1:], strict=True):
-        pairs = set(zip(before.tolist(), after.tolist(), strict=True))
-        assert len(pairs) == len(set(before.tolist()))
-
-
-def test_two_patterns_merge_at_half_their_distance() -> None:
-    tree = merge_tree([[-1.0], [1.0]], [0.8, 0.9, 1.1, 1.2], tol=1e-5)
-    assert_allclose(tree.merge_sigma, 1.1)
-    assert_array_equal(tree.n_basins[[0, -1]], [2, 1])
-    assert "2 basins at sigma 0.8" in str(tree)
+    counts = [basins(X, sigma, tol=1e-4).n_basins for sigma in np.geomspace(0.05, 5, 8)]
+    assert (np.diff(counts) <= 0).all()
+    assert counts[0] > counts[-1] >= 1
 
 
 @pytest.mark.parametrize(("unit", "shape"), [(1.0, "round"), (1e-4, "diagonal"), (1e5, "full")])

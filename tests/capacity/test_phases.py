@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 from isthmus.capacity import basins, capacity_rate, certify, phases
 from isthmus.capacity.atlas import (
     CRITERIA,
+    binary_line,
     central_limit_line,
     condensation_line,
     entropy_noise,
@@ -18,6 +19,7 @@ from isthmus.capacity.atlas import (
 from isthmus.errors import InvalidInputError
 from isthmus.figures import phase_plot
 from isthmus.paper.phases import (
+    binary_threshold,
     collapse_threshold,
     condensation_threshold,
     storage_threshold,
@@ -76,7 +78,7 @@ def test_the_result_is_plain_and_prints_and_plots(found) -> None:
     left, right = phase_plot(found).axes
     drawn = [text.get_text() for text in left.texts if text.get_text() in CRITERIA]
     assert drawn == [name for name, _, _ in found.regions]
-    assert len(right.lines) == 3 + len(set(found.phase))
+    assert len(right.lines) == 4 + len(set(found.phase))
 
 
 def test_duplicates_and_many_rows_are_handled() -> None:
@@ -99,6 +101,11 @@ def test_lines_are_those_of_large_deviations() -> None:
 
         least = minimize_scalar(rate, bounds=(0, 1 - 1e-12), method="bounded").fun
         assert storage_line(share) == pytest.approx(least, abs=1e-6)
+        # Relative entropy of fair bits to those with the mean t.
+        t = np.linspace(-1 + 1e-9, 1 - 1e-9, 200_001)
+        entropy = 0.5 * ((1 + t) * np.log1p(t) + (1 - t) * np.log1p(-t))
+        least = (sharpness * (1 - t) + entropy).min()
+        assert binary_line(share) == pytest.approx(least, abs=1e-6)
         # The log-moments of half a squared distance, from a mean over Gaussian coordinates.
         z = np.linspace(-9, 9, 4001)
         density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi) * (z[1] - z[0])
@@ -119,6 +126,17 @@ def test_lines_are_those_of_large_deviations() -> None:
 @pytest.mark.parametrize("sharpness", [1.0, 4.0])
 def test_the_storage_threshold_of_random_patterns_is_the_predicted_one(sharpness: float) -> None:
     assert storage_threshold(sharpness).ratio == pytest.approx(1, abs=0.05)
+
+
+def test_the_storage_threshold_of_binary_patterns_is_the_predicted_one() -> None:
+    found = binary_threshold(1.0, repeats=200)
+    assert found.ratio == pytest.approx(1, abs=0.05)
+    # Of patterns themselves, fewer than half keep half of their weight beyond the threshold.
+    rng = np.random.default_rng(0)
+    for change, most in ((0.7, True), (1.5, False)):
+        X = rng.choice([-1.0, 1.0], (round(change * np.exp(12 * found.by_dim[12])), 12))
+        own = 1 / np.exp(-0.5 * cdist(X, X, "sqeuclidean")).sum(1)
+        assert (np.median(own) > 0.5) == most
 
 
 def test_condensation_and_the_best_bandwidth_are_the_predicted_ones() -> None:

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import isthmus as ist
-from isthmus.checks import check_energy
-from isthmus.checks.energy_checks import CHECKS
+from isthmus.checks import CHECKS, check_energy
 from isthmus.energy import Energy
 from isthmus.errors import CheckFailedError, InvalidInputError
 from isthmus.memories import Memory

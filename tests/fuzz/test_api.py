@@ -285,14 +285,11 @@ CALLS: dict[str, Call] = {
     "phases": Call(capacity.phases, {"X": TABLE}, only=("X",)),
     "choose_sigma": Call(capacity.choose_sigma, {"X": TABLE}, lambda found: found.sigma),
     "basins": Call(capacity.basins, {"X": TABLE, "max_steps": 50}),
-    "merge_tree": Call(capacity.merge_tree, {"X": TABLE, "n_sigmas": 3}),
     "capacity_curve": Call(capacity.capacity_curve, {"X": TABLE, "sigmas": [1.0]}),
     "capacity_bound": Call(capacity.capacity_bound, {"dim": 3}),
     "capacity_rate": Call(capacity.capacity_rate),
     "dense_radius": Call(capacity.dense_radius, {"dim": 20}),
     "random_coding": Call(capacity.random_coding, {"dim": 20}),
-    "random_pattern_capacity": Call(capacity.random_pattern_capacity, {"dim": 20}),
-    "random_pattern_dimension": Call(capacity.random_pattern_dimension, {"base": 1.2}),
     "regular_polygon": Call(capacity.regular_polygon, {"count": 4}),
     "spread_on_sphere": Call(capacity.spread_on_sphere, {"count": 4, "dim": 3, "steps": 5}),
     "measured_capacity": Call(capacity.measured_capacity, {"dim": 2, "most": 4}),
@@ -305,16 +302,6 @@ CALLS: dict[str, Call] = {
         function.__name__: Call(function, {"n_patterns": 4, "max_norm": 3.0})
         for function in (capacity.required_separation, capacity.guaranteed_radius)
     },
-    "minimal_angle_probability": Call(
-        capacity.minimal_angle_probability, {"n_patterns": 4, "dim": 3, "angle": 0.5}
-    ),
-    "retrieval_error_bound": Call(
-        capacity.retrieval_error_bound, {"separation": [9.0], "n_patterns": 4, "max_norm": 3.0}
-    ),
-    "one_step_error_bound": Call(
-        capacity.one_step_error_bound,
-        {"separation": [9.0], "n_patterns": 4, "max_norm": 3.0, "sigma": 1.0, "distance": [0.1]},
-    ),
     "elbo_energy": Call(elbo_energy, {"logits": torch.zeros(4, 2), "log_joint": torch.zeros(4, 2)}),
     "elbo_flow": Call(
         elbo_flow, {"log_joint": torch.zeros(4, 2), "dynamics": "mirror", "max_steps": 20}
@@ -417,8 +404,8 @@ RESULTS = """
 Annealed Answer Attention Bandwidth Basins CapacityCurve Certificate Chains CheckReport
 ConfidenceBound Draws Energy
 Entanglement ErrorBound Evaluation FileFormat FilledTable Flow GaussianMemory IndexReport Keys
-LogIntegral Memory MergeTree Metric NormalizedEnergy Phases RadialKDE RandomCoding
-RandomPatternCapacity Retrieval RowScores SigmaChoice StreamedClusters Sweep Table TableClusters
+LogIntegral MeasuredCapacity Memory Metric NormalizedEnergy Phases RadialKDE RandomCoding
+Retrieval RowScores SigmaChoice StreamedClusters Sweep Table TableClusters
 TabulatedDensity Trained VMFMixture Verdicts
 """
 # Without arguments, of checked arguments, or of files and runs, which other tests attack.
@@ -433,7 +420,6 @@ REFUSED = {"load", "pretrained", "read_table", "entanglement", "convert_state_di
 MAY_BE_NAN = {
     *("split_r_hat", "effective_sample_size", "transform", "impute", "draw"),
     "outliers of a table",  # of a row without a known cell
-    *("random_pattern_capacity", "random_pattern_dimension"),  # where the theorem does not apply
 }
 
 

@@ -45,14 +45,3 @@ def test_a_run_can_be_interrupted_and_goes_on(tmp_path: Path, monkeypatch):
     assert resumed == whole == Experiment.load(path)
     with pytest.raises(InvalidInputError, match="another file"):
         compare_variants(learning_rates=[0.01], path=path, **{**SMALL, "steps": 11})
-
-
-def test_pairs_are_of_equal_rate_and_seed_and_the_lost_are_the_largest():
-    def run(variant, seed, loss, rate=0.1):
-        return experiment.TrainingRun(variant, rate, seed, loss, loss, 0.5, False, 1.0, 0.1)
-
-    first = [run("pre-norm", 0, 0.5), run("pre-norm", 1, 0.5), run("pre-norm", 2, None)]
-    second = [run("SALN", 0, 0.4), run("SALN", 1, None), run("SALN", 2, 0.9), run("SALN", 3, 0.1)]
-    found = Experiment((*first, *second))
-    assert found.pairs_lower("loss", "SALN", "pre-norm") == (2, 3)
-    assert found.pairs_lower("loss", "pre-norm", "SALN") == (1, 3)

@@ -48,13 +48,7 @@ def split_heads(x: Tensor, n_heads: int) -> Tensor:
     return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
 
 
-def optional(module: nn.Module, name: str) -> Tensor | None:
-    """Return a parameter that may be None, although torch annotates it as a Tensor."""
-    found: Tensor | None = getattr(module, name)
-    return found
-
-
-def torch_heads(attention: nn.MultiheadAttention, key: Tensor) -> Heads:
+def torch_heads(attention: Any, key: Tensor) -> Heads:
     """Return the heads of ``nn.MultiheadAttention`` for inputs `key` (B, T, kdim) of the keys."""
     width, n_heads = attention.embed_dim, attention.num_heads
     if key.shape[-1] != attention.kdim:
@@ -62,21 +56,19 @@ def torch_heads(attention: nn.MultiheadAttention, key: Tensor) -> Heads:
             f"The layer computes keys from {attention.kdim} coordinates (kdim), but got "
             f"{key.shape[-1]}. Pass the input of its keys as key=."
         )
-    together = optional(attention, "in_proj_weight")
-    if together is not None:
-        query_weight, key_weight, _ = together.chunk(3)
+    if attention.in_proj_weight is not None:
+        query_weight, key_weight, _ = attention.in_proj_weight.chunk(3)
     else:
         query_weight, key_weight = attention.q_proj_weight, attention.k_proj_weight
-    bias = optional(attention, "in_proj_bias")
+    bias = attention.in_proj_bias
     query_bias, key_bias = (None, None) if bias is None else bias.chunk(3)[:2]
-    keys, extra, added = linear(key, key_weight, key_bias), 0, optional(attention, "bias_k")
-    if added is not None:
-        keys, extra = torch.cat([keys, added.expand(len(keys), 1, width)], 1), 1
-    if attention.add_zero_attn:
-        keys, extra = torch.cat([keys, keys.new_zeros(len(keys), 1, width)], 1), extra + 1
+    keys = linear(key, key_weight, key_bias)
+    # Keys that belong to the layer: a learned one and a zero one.
+    own = [] if attention.bias_k is None else [attention.bias_k.expand(len(keys), 1, width)]
+    own += [keys.new_zeros(len(keys), 1, width)] * attention.add_zero_attn
+    keys = split_heads(torch.cat([keys, *own], 1), n_heads)
     scale = (width // n_heads) ** -0.5
-    keys = split_heads(keys, n_heads)
-    return read_heads(query_weight, query_bias, keys, scale, always_seen=extra)
+    return read_heads(query_weight, query_bias, keys, scale, always_seen=len(own))
 
 
 LLAMA_KINDS = ("Llama", "Mistral", "Qwen2")
@@ -119,14 +111,13 @@ def hugging_face_heads(attention: Any, key: Tensor, position_ids: Tensor | None)
             "GPT-2's layers have no position_ids, and its cross-attention is not supported; pass "
             "block.attn."
         )
-    width, n_heads = attention.embed_dim, attention.num_heads
     # Conv1D keeps its weight as (in, out).
-    query_weight, key_weight, _ = attention.c_attn.weight.mT.split(width)
-    query_bias, key_bias, _ = attention.c_attn.bias.split(width)
+    query_weight, key_weight, _ = attention.c_attn.weight.mT.chunk(3)
+    query_bias, key_bias, _ = attention.c_attn.bias.chunk(3)
     scale = attention.head_dim**-0.5 if attention.scale_attn_weights else 1.0
     if attention.scale_attn_by_inverse_layer_idx:
         scale /= attention.layer_idx + 1
-    keys = split_heads(linear(key, key_weight, key_bias), n_heads)
+    keys = split_heads(linear(key, key_weight, key_bias), attention.num_heads)
     return read_heads(query_weight, query_bias, keys, scale)
 
 
@@ -136,17 +127,6 @@ def _llama_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> He
     Since (R_p q) . (R_j k) = q . (R_p' R_j k), the key, and with it the component, depends on the
     position p of the query. Groups of queries share keys.
     """
-    groups = attention.num_key_value_groups
-    keys = split_heads(attention.k_proj(key), attention.config.num_key_value_heads)
-    cosine, sine = _rotation(attention, key, position_ids)
-    turned = (keys * cosine + _turn_half(keys) * sine).repeat_interleave(groups, 1)
-    across = turned[:, :, None]
-    keys = across * cosine[..., None, :] - _turn_half(across * sine[..., None, :])
-    return read_heads(attention.q_proj.weight, attention.q_proj.bias, keys, attention.scaling)
-
-
-def _rotation(attention: Any, key: Tensor, position_ids: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the model's rotary embedding. (B or 1, 1, T, d) each."""
     batch, length = key.shape[:2]
     if position_ids is None:
         position_ids = torch.arange(length, device=key.device)[None]
@@ -154,11 +134,15 @@ def _rotation(attention: Any, key: Tensor, position_ids: Tensor | None) -> tuple
         raise ShapeError(
             f"position_ids must be ({batch}, {length}), not {tuple(position_ids.shape)}."
         )
-    family = sys.modules[type(attention).__module__]
-    kind = _class_of(attention).removesuffix("Attention")
-    embedding = getattr(family, f"{kind}RotaryEmbedding")(attention.config).to(key.device)
-    cosine, sine = embedding(key, position_ids)
-    return cosine[:, None], sine[:, None]
+    kind = type(attention)
+    rotary = f"{kind.__name__.removesuffix('Attention')}RotaryEmbedding"
+    embedding = getattr(sys.modules[kind.__module__], rotary)(attention.config).to(key.device)
+    cosine, sine = (each[:, None] for each in embedding(key, position_ids))  # (B or 1, 1, T, d)
+    keys = split_heads(attention.k_proj(key), attention.config.num_key_value_heads)
+    turned = keys * cosine + _turn_half(keys) * sine
+    across = turned.repeat_interleave(attention.num_key_value_groups, 1)[:, :, None]
+    keys = across * cosine[..., None, :] - _turn_half(across * sine[..., None, :])
+    return read_heads(attention.q_proj.weight, attention.q_proj.bias, keys, attention.scaling)
 
 
 def _turn_half(x: Tensor) -> Tensor:
@@ -190,7 +174,7 @@ class Norm:
     none. A centred norm subtracts the mean, so its sphere is orthogonal to the vector of ones.
     """
 
-    module: nn.Module
+    module: Any
     dim: int
     centred: bool
     gain: Tensor
@@ -230,8 +214,8 @@ def read_norm(module: Any, like: Tensor) -> Norm:
 
 
 def merge_masks(
-    mask: Tensor | None,
-    key_padding_mask: Tensor | None,
+    mask: Any,
+    key_padding_mask: Any,
     is_causal: bool,
     shape: tuple[int, int, int, int],
     like: Tensor,
@@ -244,21 +228,21 @@ def merge_masks(
     """
     batch, n_heads, n_queries, n_keys = shape
     n_keys -= always_seen
-    parts = []
+    merged: Tensor | None = None
     if mask is not None:
-        added = _additive(mask, "mask", like)
-        if added.ndim == 3 and added.shape[0] == batch * n_heads:
-            added = added.unflatten(0, (batch, n_heads))
-        parts.append(_fitting(added, "mask", (batch, n_heads, n_queries, n_keys)))
+        merged = _additive(mask, "mask", like)
+        if merged.ndim == 3 and merged.shape[0] == batch * n_heads:
+            merged = merged.unflatten(0, (batch, n_heads))
+        merged = _fitting(merged, "mask", (batch, n_heads, n_queries, n_keys))
     if key_padding_mask is not None:
-        added = torch.atleast_2d(_additive(key_padding_mask, "key_padding_mask", like))
-        parts.append(_fitting(added, "key_padding_mask", (batch, n_keys)).unflatten(0, (-1, 1, 1)))
+        padding = torch.atleast_2d(_additive(key_padding_mask, "key_padding_mask", like))
+        padding = _fitting(padding, "key_padding_mask", (batch, n_keys)).unflatten(0, (-1, 1, 1))
+        merged = padding if merged is None else merged + padding
     if as_flag(is_causal, "is_causal"):
-        later = torch.ones(n_queries, n_keys, dtype=torch.bool, device=like.device).triu(1)
-        parts.append(_additive(later, "mask", like)[None, None])
-    if not parts:
+        later = like.new_full((1, 1, n_queries, n_keys), -torch.inf).triu(1)
+        merged = later if merged is None else merged + later
+    if merged is None:
         return None
-    merged = sum(parts[1:], start=parts[0])
     return pad(merged.expand(*merged.shape[:-1], n_keys), (0, always_seen))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from copy import deepcopy
-from typing import Any, Literal, Self, cast, final
+from typing import Any, Literal, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,6 @@ from isthmus.attention.inspection import (
     Heads,
     Norm,
     merge_masks,
-    optional,
     read_heads,
     read_norm,
     safe_softmax,
@@ -26,40 +24,73 @@ from isthmus.validation import as_choice, as_count, as_flag, as_number
 NormKind = Literal["layer", "rms"]
 
 
-class NormedAttention(nn.Module, ABC):
+class NormedAttention(nn.Module):
     """A norm and the attention after it, with the forward method of ``nn.MultiheadAttention``.
 
-    A subclass supplies the queries and keys whose products are the logits.
+    With `weighs`, the norm has no gain, and each key has one more coordinate, its log-weight.
     """
 
-    norm: nn.Module
+    qk_norm = False
 
     def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float, bias: bool, batch_first: bool
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float,
+        bias: bool,
+        batch_first: bool,
+        norm: NormKind,
+        eps: float | None,
+        *,
+        weighs: bool,
     ) -> None:
         super().__init__()
-        self.embed_dim = as_count(embed_dim, "embed_dim")
+        self.embed_dim = width = as_count(embed_dim, "embed_dim")
         self.num_heads = as_count(num_heads, "num_heads")
-        if self.embed_dim % self.num_heads:
-            raise ShapeError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}.")
-        self.head_dim = self.embed_dim // self.num_heads
+        if width % self.num_heads:
+            raise ShapeError(f"embed_dim {width} is not a multiple of num_heads {num_heads}.")
+        self.head_dim = width // self.num_heads
         self.dropout = as_number(dropout, "dropout", at_least=0, below=1)
         self.batch_first, bias = as_flag(batch_first, "batch_first"), as_flag(bias, "bias")
-        self.value_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
-        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias)
+        self.value_proj = nn.Linear(width, width, bias=bias)
+        self.out_proj = nn.Linear(width, width, bias=bias)
+        self.norm = make_norm(norm, width, eps, affine=not weighs)
+        self.query_proj = nn.Linear(width, width, bias=bias and not weighs)
+        self.key_proj = nn.Linear(width, width + weighs * self.num_heads, bias=bias)
+        self.query_norm: nn.Module = nn.Identity()
+        self.key_norm: nn.Module = nn.Identity()
 
     @property
     def scale(self) -> float:
         """The factor 1 / sqrt(d) of the logits."""
         return self.head_dim**-0.5
 
-    @abstractmethod
+    def project_queries(self, normed: Tensor) -> Tensor:
+        """Return queries of each head before any second norm. (B, S, D) -> (B, H, S, d)."""
+        return split_heads(self.query_proj(normed), self.num_heads)
+
+    def project_keys(self, normed: Tensor) -> Tensor:
+        """Return keys of each head, and their log-weights if any. (B, T, D) -> (B, H, T, c)."""
+        keys: Tensor = self.key_norm(split_heads(self.key_proj(normed), self.num_heads))
+        return keys
+
     def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries (B, H, S, c) and keys (B, H, T, c) whose products are the logits."""
+        queries = self.query_norm(self.project_queries(query)) * self.scale
+        keys = self.project_keys(key)
+        return pad(queries, (0, keys.shape[-1] - self.head_dim), value=1.0), keys
 
-    @abstractmethod
     def heads(self, key: Tensor) -> Heads:
-        """Return the logits as a function of the normed query, for :func:`vmf_view`."""
+        """Return the logits as a function of the last norm's output, for :func:`vmf_view`."""
+        whole, offset = self.project_keys(key), None
+        keys = whole[..., : self.head_dim]
+        if whole.shape[-1] > self.head_dim:
+            offset = whole[..., self.head_dim]
+        if self.qk_norm:
+            one = torch.eye(self.head_dim).to(keys).repeat(self.num_heads, 1)
+            return read_heads(one, None, keys, self.scale)
+        projection = self.query_proj
+        return read_heads(projection.weight, projection.bias, keys, self.scale, log_offset=offset)
 
     def forward(
         self,
@@ -97,17 +128,15 @@ class NormedAttention(nn.Module, ABC):
         values = split_heads(self.value_proj(normed[2]), self.num_heads)
         shape = (len(queries), self.num_heads, queries.shape[-2], keys.shape[-2])
         rate = self.dropout if self.training else 0.0
-        weights = None
+        causal = as_flag(is_causal, "is_causal")
+        causal_only = causal and not need_weights and attn_mask is key_padding_mask is None
+        masks = attn_mask, key_padding_mask, causal and not causal_only
+        mask, weights = merge_masks(*masks, shape, queries), None
         if need_weights:
-            mask = merge_masks(attn_mask, key_padding_mask, is_causal, shape, queries)
             logits = queries @ keys.mT
             weights = safe_softmax(logits if mask is None else logits + mask)
             mixed = dropout(weights, rate) @ values
         else:
-            causal_only = is_causal and attn_mask is None and key_padding_mask is None
-            mask = merge_masks(
-                attn_mask, key_padding_mask, is_causal and not causal_only, shape, queries
-            )
             # The fast kernels want values as wide as keys.
             values = pad(values, (0, keys.shape[-1] - self.head_dim))
             mixed = scaled_dot_product_attention(
@@ -137,46 +166,43 @@ def make_norm(kind: NormKind, dim: int, eps: float | None, affine: bool) -> nn.M
 
 
 def read_source(
-    norm: nn.Module, attention: nn.Module
+    norm: Any, attention: Any
 ) -> tuple[Norm, list[Tensor], list[Tensor], dict[str, Any]]:
     """Check that a norm and an attention can be converted together, and read both.
 
     Returns the norm, the weights (D, D) and biases (D,) of queries, keys and values, and options.
     """
-    if not isinstance(attention, nn.MultiheadAttention):
-        raise UnsupportedOperationError(
-            f"{type(attention).__name__} cannot be converted; nn.MultiheadAttention can."
-        )
-    width, added = attention.embed_dim, optional(attention, "bias_k") is not None
-    if attention.kdim != width or attention.vdim != width or added or attention.add_zero_attn:
+    for module, kinds in ((attention, nn.MultiheadAttention), (norm, nn.LayerNorm | nn.RMSNorm)):
+        if not isinstance(module, kinds):
+            raise UnsupportedOperationError(
+                f"{type(module).__name__} cannot be converted: pass an nn.LayerNorm or nn.RMSNorm, "
+                "and an nn.MultiheadAttention."
+            )
+    width = attention.embed_dim
+    added = attention.bias_k is not None or attention.add_zero_attn
+    if attention.kdim != width or attention.vdim != width or added:
         raise UnsupportedOperationError(
             "Only attention with kdim = vdim = embed_dim, and without add_bias_kv or "
             "add_zero_attn, can be converted: queries, keys and values share one norm."
-        )
-    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
-        raise UnsupportedOperationError(
-            f"{type(norm).__name__} cannot be converted; nn.LayerNorm and nn.RMSNorm can."
         )
     parts = read_norm(norm, attention.out_proj.weight)
     if parts.dim != width:
         raise ShapeError(
             f"The norm is over {parts.dim} coordinates, but the attention takes {width}."
         )
-    weights, bias = attention.in_proj_weight.detach(), optional(attention, "in_proj_bias")
+    weights, bias = attention.in_proj_weight.detach(), attention.in_proj_bias
     biases = weights.new_zeros(len(weights)) if bias is None else bias.detach()
-    options = {
-        name: getattr(attention, name)
-        for name in ("embed_dim", "num_heads", "dropout", "batch_first")
-    }
+    names = ("embed_dim", "num_heads", "dropout", "batch_first")
+    options = {name: getattr(attention, name) for name in names}
     options |= {"norm": "layer" if parts.centred else "rms", "bias": bias is not None}
     return parts, list(weights.chunk(3)), list(biases.chunk(3)), options
 
 
 @torch.no_grad()
-def copy_into(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
+def copy_into(linear: Any, weight: Tensor, bias: Tensor | None) -> None:
     """Set a projection to a weight and, if it has one, to a bias, by default zero."""
     linear.weight.copy_(weight)
-    if optional(linear, "bias") is not None:
+    if linear.bias is not None:
         linear.bias.copy_(torch.zeros_like(linear.bias) if bias is None else bias)
 
 
@@ -225,13 +251,7 @@ class PreNormAttention(NormedAttention):
         qk_norm: bool = False,
         eps: float = 1e-5,
     ) -> None:
-        super().__init__(embed_dim, num_heads, dropout, bias, batch_first)
-        embed_dim = self.embed_dim
-        self.norm = make_norm(norm, embed_dim, eps, affine=True)
-        self.query_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
-        self.key_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
-        self.query_norm: nn.Module = nn.Identity()
-        self.key_norm: nn.Module = nn.Identity()
+        super().__init__(embed_dim, num_heads, dropout, bias, batch_first, norm, eps, weighs=False)
         self.qk_norm = as_flag(qk_norm, "qk_norm")
         if self.qk_norm:
             self.query_norm = make_norm(norm, self.head_dim, eps, affine=True)
@@ -255,33 +275,11 @@ class PreNormAttention(NormedAttention):
         _, weights, biases, options = read_source(norm, attention)
         layer = cls(**options, qk_norm=qk_norm).to(weights[0])
         layer.norm = deepcopy(norm)
-        for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
-            copy_into(getattr(layer, f"{name}_proj"), weight, bias)
+        projections = layer.query_proj, layer.key_proj, layer.value_proj
+        for projection, weight, bias in zip(projections, weights, biases, strict=True):
+            copy_into(projection, weight, bias)
         layer.out_proj.load_state_dict(attention.out_proj.state_dict())
         return layer.train(attention.training)
-
-    def project_queries(self, normed: Tensor) -> Tensor:
-        """Return queries of each head before the second norm. (B, S, D) -> (B, H, S, d)."""
-        return split_heads(self.query_proj(normed), self.num_heads)
-
-    def project_keys(self, normed: Tensor) -> Tensor:
-        """Return keys of each head, after the second norm if any. (B, T, D) -> (B, H, T, d)."""
-        keys: Tensor = self.key_norm(split_heads(self.key_proj(normed), self.num_heads))
-        return keys
-
-    def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries (B, H, S, d) and keys (B, H, T, d) whose products are the logits."""
-        queries = self.query_norm(self.project_queries(query))
-        return queries * self.scale, self.project_keys(key)
-
-    def heads(self, key: Tensor) -> Heads:
-        """Return the logits as a function of the output of the last norm."""
-        keys = self.project_keys(key)
-        if self.qk_norm:
-            one = torch.eye(self.head_dim).to(keys).repeat(self.num_heads, 1)
-            return read_heads(one, None, keys, self.scale)
-        bias = optional(self.query_proj, "bias")
-        return read_heads(self.query_proj.weight, bias, keys, self.scale)
 
 
 @final
@@ -297,13 +295,11 @@ class SALNAttention(NormedAttention):
 
     Parameters
     ----------
-    embed_dim, num_heads, dropout, batch_first
+    embed_dim, num_heads, dropout, batch_first, norm
         As in :class:`PreNormAttention`.
     bias : bool
         Add a bias to the projections of keys and values and to the output. Queries need none:
         its effect on the logits is part of :math:`\delta_i`.
-    norm : {"layer", "rms"}
-        The norm that standardises the input.
     eps : float, or None for the default of an RMSNorm
 
     Examples
@@ -331,13 +327,10 @@ class SALNAttention(NormedAttention):
         norm: NormKind = "layer",
         eps: float | None = 1e-5,
     ) -> None:
-        super().__init__(embed_dim, num_heads, dropout, bias, batch_first)
-        embed_dim, num_heads = self.embed_dim, self.num_heads
-        self.norm = make_norm(norm, embed_dim, eps, affine=False)
-        self.query_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.key_proj = nn.Linear(embed_dim, embed_dim + num_heads, bias=bias)
+        super().__init__(embed_dim, num_heads, dropout, bias, batch_first, norm, eps, weighs=True)
 
     @classmethod
+    @torch.no_grad()
     def from_prenorm(cls, norm: nn.Module, attention: nn.MultiheadAttention) -> Self:
         r"""Return the layer equal to ``attention`` after ``norm``.
 
@@ -348,34 +341,15 @@ class SALNAttention(NormedAttention):
         """
         parts, weights, biases, options = read_source(norm, attention)
         options["bias"] |= bool(parts.shift.any())
-        layer = cls(**options, eps=cast("float | None", norm.eps)).to(weights[0])
-        with torch.no_grad():
-            n_heads, scale = layer.num_heads, layer.scale
-            shifted = [w @ parts.shift + b for w, b in zip(weights, biases, strict=True)]
-            queries, keys, values = (weight * parts.gain for weight in weights)
-            # Each head's (d, D) projection of keys, and the row that makes delta_i of it.
-            per_head = keys.unflatten(0, (n_heads, -1))
-            bias = shifted[1].unflatten(0, (n_heads, -1))
-            constant = scale * shifted[0].unflatten(0, (n_heads, 1, -1))  # (H, 1, d)
-            row, offset = constant @ per_head, (constant @ bias[..., None])[..., 0]
-            copy_into(layer.query_proj, queries, shifted[0])
-            whole, whole_bias = torch.cat([per_head, row], 1), torch.cat([bias, offset], 1)
-            copy_into(layer.key_proj, whole.flatten(0, 1), whole_bias.flatten())
-            copy_into(layer.value_proj, values, shifted[2])
-            out = attention.out_proj
-            copy_into(layer.out_proj, out.weight, optional(out, "bias"))
+        layer = cls(**options, eps=parts.module.eps).to(weights[0])
+        shifted = [w @ parts.shift + b for w, b in zip(weights, biases, strict=True)]
+        queries, keys, values = (weight * parts.gain for weight in weights)
+        # Each head's (d, D + 1) projection of keys with its bias, and the row that makes delta_i.
+        per_head = torch.cat([keys, shifted[1][:, None]], 1).unflatten(0, (layer.num_heads, -1))
+        constant = layer.scale * shifted[0].unflatten(0, (layer.num_heads, 1, -1))  # (H, 1, d)
+        whole = torch.cat([per_head, constant @ per_head], 1).flatten(0, 1)
+        copy_into(layer.query_proj, queries, None)
+        copy_into(layer.key_proj, whole[:, :-1], whole[:, -1])
+        copy_into(layer.value_proj, values, shifted[2])
+        copy_into(layer.out_proj, attention.out_proj.weight, attention.out_proj.bias)
         return layer.train(attention.training)
-
-    def factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries (B, H, S, d + 1) and keys (B, H, T, d + 1) whose products are the logits.
-
-        The last coordinate of a key is delta_i, and that of a query is one.
-        """
-        queries = split_heads(self.query_proj(query), self.num_heads) * self.scale
-        return pad(queries, (0, 1), value=1.0), split_heads(self.key_proj(key), self.num_heads)
-
-    def heads(self, key: Tensor) -> Heads:
-        """Return the logits as a function of the standardised query."""
-        whole = split_heads(self.key_proj(key), self.num_heads)
-        keys, offset = whole[..., :-1], whole[..., -1]
-        return read_heads(self.query_proj.weight, None, keys, self.scale, log_offset=offset)

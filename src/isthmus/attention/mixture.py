@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize, pad
 
 from isthmus.attention.inspection import safe_softmax
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
@@ -138,8 +139,16 @@ class VMFMixture:
 
         `points` are on the sphere, by default the directions of the queries; see :meth:`logits`.
         """
-        points = self.query_direction if points is None else points
-        self._require_on_sphere(points)
+        points = self._as_points(self.query_direction if points is None else points)
+        off = (torch.linalg.vector_norm(points, dim=-1) - 1).abs()
+        if self.centred:
+            off = off + points.sum(-1).abs() / math.sqrt(self.dim)
+        if bool((off > SLACK).any()):
+            across = ", with coordinates that sum to zero" * self.centred
+            raise OutsideSupportError(
+                f"{int((off > SLACK).sum())} of the points are not on the sphere, so they have no "
+                f"density. Pass unit vectors{across}."
+            )
         log_normalizer = self.log_normalizer()
         log_normalizer = log_normalizer[..., None] if self.is_shared else log_normalizer
         found = torch.logsumexp(self.logits(points), -1)
@@ -191,7 +200,7 @@ class VMFMixture:
         if self.basis is not None:
             basis = self.basis if coordinates.ndim == 4 else self.basis[:, None]
             # A basis times a unit vector has unit length up to rounding.
-            directions = torch.nn.functional.normalize(coordinates @ basis.mT, dim=-1)
+            directions = normalize(coordinates @ basis.mT, dim=-1)
         somewhere = directions.new_zeros(self.dim)
         somewhere[0] = 1
         if self.centred:
@@ -216,19 +225,6 @@ class VMFMixture:
             return points[:, None]
         return points if points.ndim == 4 else points[None, None]
 
-    def _require_on_sphere(self, points: Tensor) -> None:
-        points = self._as_points(points)
-        length = torch.linalg.vector_norm(points, dim=-1)
-        off = (length - 1).abs()
-        if self.centred:
-            off = off + points.sum(-1).abs() / math.sqrt(self.dim)
-        if bool((off > SLACK).any()):
-            across = ", with coordinates that sum to zero" * self.centred
-            raise OutsideSupportError(
-                f"{int((off > SLACK).sum())} of the points are not on the sphere, so they have no "
-                f"density. Pass unit vectors{across}."
-            )
-
     def __repr__(self) -> str:
         batch = self.query_direction.shape[0]
         return (
@@ -245,23 +241,19 @@ def _draw_about(
     """Draw one von Mises-Fisher point about each direction. (n, D), (n,) -> (n, D)."""
     if centred:
         # A reflection takes the vector of ones onto the first axis, and the sphere to the others.
-        inside = _reflect(directions)[:, 1:]
-        drawn = _draw_about(inside, kappa, False, generator)
-        return _reflect(torch.nn.functional.pad(drawn, (1, 0)))
+        root = math.sqrt(directions.shape[1])
+        mirror = directions.new_full((directions.shape[1],), 1 / root)
+        mirror[0] += 1
+        scaled = mirror / (1 + 1 / root)
+        inside = (directions - torch.outer(directions @ scaled, mirror))[:, 1:]
+        drawn = pad(_draw_about(inside, kappa, False, generator), (1, 0))
+        return drawn - torch.outer(drawn @ scaled, mirror)
     if directions.shape[1] > 1:
         return sample_vmf(directions, kappa, generator)
     # The sphere is two points.
     uniform = torch.rand(len(kappa), generator=generator, dtype=kappa.dtype, device=kappa.device)
     stays = uniform < torch.sigmoid(2 * kappa)
     return torch.where(stays[:, None], directions, -directions)
-
-
-def _reflect(x: Tensor) -> Tensor:
-    """Swap ones / sqrt(D) with minus the first axis. (n, D)."""
-    dim = x.shape[-1]
-    mirror = x.new_full((dim,), 1 / math.sqrt(dim))
-    mirror[0] += 1
-    return x - torch.outer(x @ mirror / (1 + 1 / math.sqrt(dim)), mirror)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -333,42 +325,31 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
     require_kind(mixture, "mixture", VMFMixture)
     kappa, log_weight = mixture.concentration.double(), mixture.log_weight.double()
     log_mass = log_weight - log_vmf_normalizer(mixture.sphere_dim, kappa)
-    seen = torch.ones_like(kappa, dtype=torch.bool)
+    seen = torch.ones_like(kappa)
     if mixture.mask is not None:  # components that some query sees
         visible = mixture.mask > -torch.inf
-        seen = (visible.any(-2) if kappa.ndim == 3 else visible).expand(kappa.shape)
-    share = seen.double()
-    total = _by_head(share).sum(1)
-    count = share.sum(-1, keepdim=True).clamp(min=1)
-    deviations = torch.stack(
-        [
-            _by_head((values - (values * share).sum(-1, keepdim=True) / count) * share)
-            for values in (kappa, log_weight, log_mass)
-        ],
-        1,
-    )
+        seen = (visible.any(-2) if kappa.ndim == 3 else visible).expand(kappa.shape).double()
+    values = torch.stack([kappa, log_weight, log_mass])
+    about = (values * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
+    deviations = ((values - about) * seen).movedim(2, 0).flatten(2)  # (H, 3, n)
+    total = seen.transpose(0, 1).flatten(1).sum(1)
     covariance = deviations @ deviations.mT / total[:, None, None]  # (H, 3, 3)
-    mean = _by_head(kappa * share).sum(1) / total
+    mean = (kappa * seen).transpose(0, 1).flatten(1).sum(1) / total
     # Smaller variances are rounding errors.
-    floor = torch.finfo(mixture.concentration.dtype).eps ** 2 * (1 + mean.square())
+    floor = 64 * torch.finfo(mixture.concentration.dtype).eps ** 2 * (1 + mean.square())
     variance = covariance.diagonal(dim1=1, dim2=2)
-    variance = variance.masked_fill(variance <= 64 * floor[:, None], 0)
+    variance = variance.masked_fill(variance <= floor[:, None], 0)
     spread = variance.sqrt()
+
+    def ratio(top: Tensor, bottom: Tensor) -> Tensor:
+        return torch.where(bottom > 0, top / bottom, torch.nan)
+
     return Entanglement(
-        correlation=_ratio(covariance[:, 0, 1], spread[:, 0] * spread[:, 1]),
-        mixing_correlation=_ratio(covariance[:, 0, 2], spread[:, 0] * spread[:, 2]),
-        slope=_ratio(covariance[:, 0, 1], variance[:, 0]),
+        correlation=ratio(covariance[:, 0, 1], spread[:, 0] * spread[:, 1]),
+        mixing_correlation=ratio(covariance[:, 0, 2], spread[:, 0] * spread[:, 2]),
+        slope=ratio(covariance[:, 0, 1], variance[:, 0]),
         mean_concentration=mean,
         concentration_spread=spread[:, 0],
         weight_spread=spread[:, 1],
-        n_keys=int(seen[:, 0].sum()),
+        n_keys=int(total[0]),
     )
-
-
-def _by_head(values: Tensor) -> Tensor:
-    """(B, H, ...) -> (H, n)."""
-    return values.transpose(0, 1).flatten(1)
-
-
-def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
-    return torch.where(bottom > 0, top / bottom, torch.nan)

@@ -20,7 +20,7 @@ from isthmus.attention.inspection import (
     split_block,
     torch_heads,
 )
-from isthmus.attention.layers import PreNormAttention, SALNAttention
+from isthmus.attention.layers import NormedAttention
 from isthmus.attention.mixture import VMFMixture
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.validation import as_tensor, require_finite
@@ -94,7 +94,7 @@ def vmf_view(
         raise InvalidInputError("Call vmf_view(norm, attention, x), or vmf_view(block, x).")
     if is_hugging_face(attention):
         width = int(attention.config.hidden_size)
-    elif isinstance(attention, nn.MultiheadAttention | PreNormAttention | SALNAttention):
+    elif isinstance(attention, nn.MultiheadAttention | NormedAttention):
         width = attention.embed_dim
     else:
         raise _unsupported(attention)
@@ -118,11 +118,19 @@ def vmf_view(
     source = normed if key is None else _key_source(key, attention, weight)
     if source.shape[0] != x.shape[0]:
         raise ShapeError(f"x has {x.shape[0]} sequences, but key has {source.shape[0]}.")
-    if isinstance(attention, PreNormAttention) and attention.qk_norm:
+    if isinstance(attention, NormedAttention) and attention.qk_norm:
         # Heads norm their queries once more, so that each has a sphere of its own.
         x = attention.project_queries(normed)
         parts = read_norm(attention.query_norm, weight)
-    heads = _read_heads(attention, source, position_ids)
+    heads: Heads
+    if is_hugging_face(attention):
+        heads = hugging_face_heads(attention, source, position_ids)
+    elif position_ids is not None:
+        raise UnsupportedOperationError("position_ids are for layers with rotary positions only.")
+    elif isinstance(attention, NormedAttention):
+        heads = attention.heads(source)
+    else:
+        heads = torch_heads(attention, source)
     shape = (x.shape[0], heads.keys.shape[1], x.shape[-2], heads.keys.shape[-2])
     merged = merge_masks(mask, key_padding_mask, is_causal, shape, weight, heads.always_seen)
     if merged is not None and not bool((merged < torch.inf).all()):
@@ -141,11 +149,11 @@ def _mixture(norm: Norm, standardized: Tensor, heads: Heads, mask: Tensor | None
     if norm.centred:
         factor = factor - factor.mean(-2, keepdim=True)
     basis, triangle = torch.linalg.qr(factor)  # (H, D, c), (H, c, d)
-    triangle = triangle if heads.keys.ndim == 4 else triangle[:, None]
+    constant = (heads.query_weight @ norm.shift + heads.query_bias)[..., None]  # (H, d, 1)
+    if heads.keys.ndim == 5:
+        triangle, constant = triangle[:, None], constant[:, None]
     along = heads.keys @ triangle.mT
     size = torch.linalg.vector_norm(along, dim=-1)
-    constant = (heads.query_weight @ norm.shift + heads.query_bias)[..., None]  # (H, d, 1)
-    constant = constant if heads.keys.ndim == 4 else constant[:, None]
     log_weight = heads.scale * (heads.keys @ constant)[..., 0]
     if heads.log_offset is not None:
         log_weight = log_weight + heads.log_offset
@@ -161,16 +169,6 @@ def _mixture(norm: Norm, standardized: Tensor, heads: Heads, mask: Tensor | None
     )
 
 
-def _read_heads(attention: Any, source: Tensor, position_ids: Tensor | None) -> Heads:
-    if is_hugging_face(attention):
-        return hugging_face_heads(attention, source, position_ids)
-    if position_ids is not None:
-        raise UnsupportedOperationError("position_ids are for layers with rotary positions only.")
-    is_torch = isinstance(attention, nn.MultiheadAttention)
-    heads: Heads = torch_heads(attention, source) if is_torch else attention.heads(source)
-    return heads
-
-
 def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, Any]:
     """The norm, the attention and the input of ``vmf_view(block, x)``."""
     if second is not None and third is not None:
@@ -183,7 +181,7 @@ def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, An
                 f"so its queries do not lie on a sphere. {SUPPORTED}"
             )
         return block.norm1, block.self_attn, x
-    if isinstance(block, PreNormAttention | SALNAttention):
+    if isinstance(block, NormedAttention):
         return block.norm, block, x
     if (found := split_block(block)) is not None:
         return *found, x
@@ -196,7 +194,7 @@ def _unsupported(module: object) -> UnsupportedOperationError:
     )
 
 
-def _key_source(key: Any, attention: nn.Module, like: Tensor) -> Tensor:
+def _key_source(key: Any, attention: Any, like: Tensor) -> Tensor:
     """Return the input of the keys of cross-attention. (B, T, kdim)."""
     if is_hugging_face(attention):
         raise UnsupportedOperationError(
@@ -204,7 +202,7 @@ def _key_source(key: Any, attention: nn.Module, like: Tensor) -> Tensor:
             "SALNAttention only: leave out key."
         )
     source = _as_batch(key, attention, like, "key")
-    if not isinstance(attention, PreNormAttention | SALNAttention):
+    if not isinstance(attention, NormedAttention):
         return source
     if source.shape[-1] != attention.embed_dim:
         raise ShapeError(f"key has {source.shape[-1]} coordinates, not {attention.embed_dim}.")

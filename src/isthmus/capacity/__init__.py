@@ -7,22 +7,19 @@ from isthmus.capacity.atlas import Phases, phases
 from isthmus.capacity.bandwidths import (
     Basins,
     CapacityCurve,
-    MergeTree,
     SigmaChoice,
     basins,
     capacity_curve,
     choose_sigma,
-    merge_tree,
 )
 from isthmus.capacity.certificate import Certificate, certify
 from isthmus.capacity.ramsauer import guaranteed_radius, required_separation
 
 # Names that are part of the reproduction of the paper, imported on first use.
 _PAPER = {
-    "bounds": "RandomPatternCapacity minimal_angle_probability one_step_error_bound "
-    "random_pattern_capacity random_pattern_dimension retrieval_error_bound",
     "counts": "RandomCoding capacity_bound capacity_rate dense_radius random_coding",
-    "spheres": "cell_600 e8_shell measured_capacity regular_polygon spread_on_sphere",
+    "spheres": "MeasuredCapacity cell_600 e8_shell measured_capacity regular_polygon "
+    "spread_on_sphere",
     "sweep": "Sweep sweep",
 }
 _HOMES = {name: module for module, names in _PAPER.items() for name in names.split()}
@@ -31,7 +28,6 @@ __all__ = [
     "Basins",
     "CapacityCurve",
     "Certificate",
-    "MergeTree",
     "Phases",
     "SigmaChoice",
     "basins",
@@ -39,7 +35,6 @@ __all__ = [
     "certify",
     "choose_sigma",
     "guaranteed_radius",
-    "merge_tree",
     "phases",
     "required_separation",
     *_HOMES,

@@ -23,6 +23,7 @@ from isthmus.printing import aligned, definitions
 from isthmus.validation import as_count, as_seed
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 # The phases in the order of growing bandwidths, with their criteria.
 CRITERIA = {
     "stores": f"{STORED:.0%} of the rows have a stable fixed point of their own",
@@ -39,7 +40,7 @@ DRAWS = 400
 class Phases:
     """The phases of a memory of N rows over a range of bandwidths.
 
-    ``isthmus.figures.phase_plot(phases)`` draws the regions beside the lines of theory.
+    ``isthmus.figures.phase_plot(phases)`` draws them.
 
     Attributes
     ----------
@@ -144,8 +145,8 @@ def phases(X: Any, sigmas: Any = None, *, n_sigmas: int = 16, seed: int = 0) -> 
     if len(patterns) > ALL_PAIRS:
         patterns = patterns[np.sort(rng.choice(len(patterns), ALL_PAIRS, replace=False))]
         neighbors = nearest_neighbors(patterns, ALL_PAIRS)
-    apart = neighbors.distances[:, 0] > 0 if len(patterns) > 1 else np.zeros(1, bool)
-    if not apart.any():
+    apart = neighbors.distances.min(1, initial=np.inf) > 0
+    if len(patterns) == 1 or not apart.any():
         raise InvalidInputError(
             "X must have at least two different rows that are not copies of others."
         )
@@ -159,8 +160,9 @@ def phases(X: Any, sigmas: Any = None, *, n_sigmas: int = 16, seed: int = 0) -> 
         grid = np.geomspace(0.95 * smallest, max(largest, 2 * smallest), count)
     else:
         grid = np.unique(_as_sigmas(sigmas))
-    draws = rng.integers(len(patterns), size=DRAWS), rng.standard_normal((DRAWS, centred.shape[1]))
-    points = [_measures(centred, neighbors, apart, sigma, draws) for sigma in grid]
+    drawn = centred[rng.integers(len(patterns), size=DRAWS)]
+    noise = rng.standard_normal(drawn.shape)
+    points = [_measures(centred, neighbors, apart, s, drawn + s * noise) for s in grid]
     return Phases(
         sigmas=grid,
         rows=len(patterns),
@@ -173,25 +175,18 @@ def phases(X: Any, sigmas: Any = None, *, n_sigmas: int = 16, seed: int = 0) -> 
 
 
 def _measures(
-    patterns: FloatArray,
-    neighbors: Neighbors,
-    apart: NDArray[np.bool_],
-    sigma: float,
-    draws: tuple[NDArray[np.int64], FloatArray],
+    patterns: FloatArray, neighbors: Neighbors, apart: BoolArray, sigma: float, draws: FloatArray
 ) -> dict[str, Any]:
     """Measure a memory; shares of stored rows are of those without an exact duplicate."""
-    rows, noise = draws
     memory = GaussianKDE(patterns, float(sigma))
-    certificate = _at(patterns, neighbors, sigma, "none")
-    stored = proved = float((certificate.decided == "proved")[apart].mean())
+    stored = proved = float((_at(patterns, neighbors, sigma, "none").stored)[apart].mean())
     labels = find_modes(memory, torch.from_numpy(patterns), tol=1e-5).labels
     sizes = np.bincount(labels)
     size = float(np.median(sizes[labels]))
     # A stored row shares its basin with no other.
     if proved < 1 and (sizes[labels] == 1).any():
         stored = float(_at(patterns, neighbors, sigma, "undecided").stored[apart].mean())
-    weights = memory.responsibilities(torch.from_numpy(patterns[rows] + sigma * noise))
-    largest = float(weights.amax(1).median())
+    largest = float(memory.responsibilities(torch.from_numpy(draws)).amax(1).median())
     if stored >= STORED:
         phase = "stores"
     elif len(sizes) == 1:
@@ -237,6 +232,18 @@ def storage_line(share: Any) -> FloatArray:
     z = 2 / np.square(np.asarray(share, dtype=float))
     root = np.hypot(1.0, z)
     line: FloatArray = 0.5 * (1 - 1 / (z + root) + np.log1p(0.5 * z * z / (1 + root)))
+    return line
+
+
+def binary_line(share: Any) -> FloatArray:
+    r"""Return ln N / D at which random corners of a cube cease to be stored.
+
+    It is :math:`\lambda - \ln\cosh\lambda` with :math:`\lambda = M^2 / \sigma^2 D`, at most
+    :math:`\ln 2`.
+    """
+    line: FloatArray = math.log(2) - np.log1p(
+        np.exp(-2 / np.square(np.asarray(share, dtype=float)))
+    )
     return line
 
 

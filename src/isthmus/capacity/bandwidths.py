@@ -10,7 +10,6 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from isthmus.capacity.certificate import (
     Certificate,
@@ -19,6 +18,7 @@ from isthmus.capacity.certificate import (
     as_memory,
     as_patterns,
     certify_memory,
+    listed_neighbors,
 )
 from isthmus.capacity.contraction import Neighbors, nearest_neighbors
 from isthmus.compose import Affine
@@ -164,7 +164,7 @@ def _prepared(X: Any) -> tuple[FloatArray, Neighbors]:
     if not isinstance(memory, GaussianKDE):
         raise InvalidInputError("Bandwidths are chosen for a Gaussian KDE: pass patterns (N, D).")
     patterns = memory.memories.detach().double().numpy()
-    return patterns, Settings().neighbors(patterns)
+    return patterns, nearest_neighbors(patterns, listed_neighbors(len(patterns)))
 
 
 def _as_sigmas(sigmas: Any) -> FloatArray:
@@ -239,86 +239,28 @@ def basins(
     ([0, 0, 1], [0.25, 9.0])
     """
     tol, max_steps = as_number(tol, "tol", above=0), as_count(max_steps, "max_steps")
+    memory: Any = X
     if not isinstance(X, Energy):
-        X = GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
+        memory = GaussianKDE(as_patterns(X), 1.0 if sigma is None else sigma)
     elif sigma is not None:
         raise InvalidInputError("sigma is for an array of patterns; this memory has its own.")
-    if starts is None and (X._in_shards or not isinstance(X, GaussianKDE | StudentMixture)):
-        raise InvalidInputError("Pass starts, the points to group; the memory has none here.")
-    memory: Any = X
     if starts is None:
-        starts = memory.means if isinstance(X, StudentMixture) else memory.memories
+        if memory._in_shards or not isinstance(memory, GaussianKDE | StudentMixture):
+            raise InvalidInputError("Pass starts, the points to group; the memory has none here.")
+        starts = memory.means if isinstance(memory, StudentMixture) else memory.memories
     starts = memory.as_input(starts)
     if starts.ndim != 2 or not len(starts):
         raise ShapeError(f"starts must be points (n, {memory.dim}), not {tuple(starts.shape)}.")
-    if not isinstance(X, GaussianKDE) and not X._in_shards:
-        return _basins_on(X, starts, tol, max_steps)
-    if not memory.is_round:
-        raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
-    found = find_modes(memory, starts, tol=tol, max_steps=max_steps)
-    return Basins(float(memory.sigma), found.fixed_points, found.labels, found.converged)
-
-
-def _basins_on(energy: Energy, starts: Tensor, tol: float, max_steps: int) -> Basins:
-    """Descend from points on any energy, in standard units of the columns."""
-    energy, starts = deepcopy(energy).double().requires_grad_(False), starts.double()
+    if isinstance(memory, GaussianKDE) or memory._in_shards:
+        if not memory.is_round:
+            raise UnsupportedOperationError("basins needs round kernels: one number for sigma.")
+        found = find_modes(memory, starts, tol=tol, max_steps=max_steps)
+        return Basins(float(memory.sigma), found.fixed_points, found.labels, found.converged)
+    # Any other energy is descended in standard units of the columns.
+    energy, starts = deepcopy(memory).double().requires_grad_(False), starts.double()
     deviation, centre = torch.std_mean(starts, dim=0, correction=0)
     unit = torch.where(deviation > 0, deviation, 1.0)
     standard = Affine(energy, scale=1 / unit, shift=-centre / unit)
-    found = descend(standard, (starts - centre) / unit, tol=tol, max_steps=max_steps)
-    labels, ends = ranked_fixed_points(found.state.numpy(), SAME_POINT)
-    return Basins(None, ends * unit.numpy() + centre.numpy(), labels, found.resting.numpy())
-
-
-@dataclass(frozen=True, eq=False)
-class MergeTree:
-    """The basins of patterns at growing bandwidths.
-
-    Attributes
-    ----------
-    sigmas, labels, n_basins : ndarray (S,), (S, N), (S,)
-        Ascending bandwidths, the basin of each pattern, and the number of basins. Basins that
-        merged stay merged.
-    merge_sigma : ndarray (N,)
-        The first bandwidth at which each pattern shares its basin; ``inf`` if it never does.
-    """
-
-    sigmas: FloatArray
-    labels: NDArray[np.int64]
-    n_basins: NDArray[np.int64]
-    merge_sigma: FloatArray
-
-    def __str__(self) -> str:
-        ends = zip(self.n_basins[[0, -1]], self.sigmas[[0, -1]], strict=True)
-        return ", ".join(f"{count} basins at sigma {sigma:.4g}" for count, sigma in ends)
-
-
-def merge_tree(X: Any, sigmas: Any = None, *, n_sigmas: int = 24, tol: float = 1e-6) -> MergeTree:
-    """Follow basins from small bandwidths to large ones, and record where they merge.
-
-    Patterns that shared a basin once are kept together.
-
-    Parameters
-    ----------
-    X : array or Tensor (N, D)
-    sigmas : array (S,), optional
-        Bandwidths; by default spread from half the nearest distance to half the diameter.
-    """
-    patterns = as_patterns(X)
-    count, tol = as_count(n_sigmas, "n_sigmas"), as_number(tol, "tol", above=0)
-    grid = np.sort(_as_sigmas(1.0 if sigmas is None else sigmas))
-    if sigmas is None and len(patterns) > 1:
-        nearest = nearest_neighbors(patterns.numpy(), 1).distances
-        smallest = nearest[nearest > 0].min() if nearest.any() else 1.0
-        diameter = float(torch.linalg.vector_norm(patterns.amax(0) - patterns.amin(0))) or 1.0
-        grid = np.geomspace(smallest / 2, max(diameter / 2, smallest), count)
-    starts, labels, counts = patterns, [np.arange(len(patterns))], []
-    for sigma in grid:
-        # Patterns in one basin continue from their common mode.
-        found = find_modes(GaussianKDE(patterns, float(sigma)), starts, tol=tol)
-        labels.append(found.labels[labels[-1]])
-        starts = torch.from_numpy(found.fixed_points)
-        counts.append(len(starts))
-    alone = np.array([np.bincount(row)[row] == 1 for row in labels[1:]])
-    shared = np.where(alone.all(0), np.inf, grid[np.argmin(alone, axis=0)])
-    return MergeTree(grid, np.array(labels[1:]), np.array(counts), shared)
+    end = descend(standard, (starts - centre) / unit, tol=tol, max_steps=max_steps)
+    labels, ends = ranked_fixed_points(end.state.numpy(), SAME_POINT)
+    return Basins(None, ends * unit.numpy() + centre.numpy(), labels, end.resting.numpy())

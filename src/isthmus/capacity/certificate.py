@@ -51,16 +51,12 @@ FEW = 0.5
 # Up to this many patterns, every pair enters the bound one by one.
 ALL_PAIRS = 2048
 SCALARS = ("kind", "sigma", "required_separation", "delta")
-KIND_OF: dict[type, str] = {
-    GaussianKDE: "kde",
-    ModernHopfield: "hopfield",
-    SparseHopfield: "sparse",
-}
 KINDS = {
     "kde": "Gaussian KDE",
     "hopfield": "modern Hopfield network",
     "sparse": "sparse Hopfield network",
 }
+KIND_OF = dict(zip((GaussianKDE, ModernHopfield, SparseHopfield), KINDS, strict=True))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,12 +126,13 @@ class Certificate(Plottable, Summarised):
     @property
     def summary(self) -> dict[str, Any]:
         """The contents of the printed summary as plain numbers and words, for JSON."""
-        proved, noise = self.decided == "proved", {}
+        proved = self.decided == "proved"
+        noise: dict[str, Any] = {}
         basins = np.bincount(self.basin[self.basin >= 0])
         if self.noise is not None:
-            level, root = _spread(self.noise[proved]), self.fixed_point.shape[1] ** 0.5
-            norm = level and {name: value * root for name, value in level.items()}
-            noise = {"noise": level, "noise_norm": norm, "delta": self.delta}
+            level, root = self.noise[proved], self.fixed_point.shape[1] ** 0.5
+            noise = {"noise": _spread(level), "noise_norm": _spread(root * level)}
+            noise["delta"] = self.delta
         return {
             "model": self.kind,
             "sigma": self.sigma,
@@ -229,8 +226,7 @@ class Certificate(Plottable, Summarised):
             known = file.read(["digest"])["digest"] if "digest" in file.shapes else None
             if known is not None and str(known) != digest_of("", values):
                 raise ValueError("it was altered after it was saved")
-        content: dict[str, Any] = {name: each if each.ndim else each.item()
-                                   for name, each in values.items()}  # fmt: skip
+        content: Any = {name: each if each.ndim else each.item() for name, each in values.items()}
         return cls(**content)
 
 
@@ -307,10 +303,10 @@ class Settings(NamedTuple):
     max_steps: int = 2000
     delta: float | None = None
 
-    def neighbors(self, patterns: FloatArray) -> Neighbors:
-        """Return the neighbours that enter the bound one by one."""
-        few = len(patterns) <= ALL_PAIRS
-        return nearest_neighbors(patterns, len(patterns) if few else self.n_neighbors)
+
+def listed_neighbors(n: int, n_neighbors: int = 128) -> int:
+    """Return the number of neighbours that enter the bound of each of n patterns one by one."""
+    return n - 1 if n <= ALL_PAIRS else min(n_neighbors, n - 1)
 
 
 def certify_memory(
@@ -318,16 +314,16 @@ def certify_memory(
 ) -> Certificate:
     """Certify a memory; the neighbours of a KDE do not depend on sigma and may be known."""
     patterns = memory.memories.detach().double().numpy()
-    if len(patterns) == 1:
-        return _alone(memory, patterns, settings.delta)
     if isinstance(memory, SparseHopfield):
-        nearest, bounds = one_step(memory, settings.delta)
-        proved, sigma = bounds["guaranteed_radius"] > 0, float(memory.beta) ** -0.5
+        sigma = float(memory.beta) ** -0.5
     else:
         sigma = float(memory.sigma)
-        if isinstance(memory, GaussianKDE):
-            neighbors = settings.neighbors(patterns) if neighbors is None else neighbors
-        nearest, proved, bounds = _contractions(patterns, sigma, neighbors, settings)
+    if len(patterns) == 1:
+        return _alone(KIND_OF[type(memory)], sigma, patterns, settings.delta)
+    if isinstance(memory, SparseHopfield):
+        nearest, proved, bounds = one_step(memory, settings.delta)
+    else:
+        nearest, proved, bounds = _contractions(memory, patterns, sigma, neighbors, settings)
     everyone = np.ones(len(proved), bool)
     chosen = {"all": everyone, "undecided": ~proved, "none": ~everyone}[settings.iterate]
     fixed, error, basin, stored = iterate_patterns(
@@ -347,44 +343,41 @@ def certify_memory(
 
 
 def _contractions(
-    patterns: FloatArray, sigma: float, neighbors: Neighbors | None, settings: Settings
+    memory: GaussianKDE | ModernHopfield,
+    patterns: FloatArray,
+    sigma: float,
+    neighbors: Neighbors | None,
+    settings: Settings,
 ) -> tuple[FloatArray, NDArray[np.bool_], dict[str, Any]]:
-    """Return nearest distances, the patterns proved stored, and the bounds of a certificate.
-
-    Of a KDE the neighbours are known; without them, the memory is a modern Hopfield network.
-    """
+    """Return nearest distances, the patterns proved stored, and the bounds of a certificate."""
     n, dim = patterns.shape
-    if neighbors is None:
-        k = n - 1 if n <= ALL_PAIRS else min(settings.n_neighbors, n - 1)
-        terms, nearest = hopfield_terms(patterns, sigma, k)
-        separation, norm = -terms.exponents.max(1) / terms.sharpness, _longest(patterns)
-        closest = nearest
-    else:
+    k, delta = listed_neighbors(n, settings.n_neighbors), settings.delta
+    if isinstance(memory, GaussianKDE):
+        neighbors = nearest_neighbors(patterns, k) if neighbors is None else neighbors
         terms, nearest = kde_terms(neighbors, n, dim, sigma), neighbors.distances[:, 0]
         # The radius of a ball that holds all patterns; its centre does not matter.
         centres = 0.5 * (patterns.max(0) + patterns.min(0)), patterns.mean(0)
         separation, norm = 0.5 * nearest**2, min(_longest(patterns - each) for each in centres)
         # A pattern that the search passed over could be nearer than those it found, by rounding.
         closest = np.minimum(nearest, neighbors.beyond)
+    else:
+        terms, nearest = hopfield_terms(patterns, sigma, k)
+        separation, norm = -terms.exponents.max(1) / terms.sharpness, _longest(patterns)
+        closest = nearest
     radius, bound = guaranteed_balls(terms)
     needed = required_separation(n, norm, sigma) if norm > 0 else np.inf
     # For a huge sigma the condition always holds, and its balls would overlap.
     disjoint = 2 * (n - 1) * n * norm**2 > sigma**2
     ramsauer = guaranteed_radius(n, norm, sigma) if disjoint else 0.0
-    return (
-        nearest,
-        bound < 0.5 * closest * (1 - ROUNDING_SLACK),
-        {
-            "separation": separation,
-            "required_separation": float(needed),
-            "ramsauer_radius": np.where(separation >= needed, ramsauer, 0.0),
-            "guaranteed_radius": radius,
-            "error_bound": bound,
-            "noise": None
-            if settings.delta is None
-            else noise_levels(terms, radius, settings.delta),
-        },
-    )
+    bounds = {
+        "separation": separation,
+        "required_separation": float(needed),
+        "ramsauer_radius": np.where(separation >= needed, ramsauer, 0.0),
+        "guaranteed_radius": radius,
+        "error_bound": bound,
+        "noise": None if delta is None else noise_levels(terms, radius, delta),
+    }
+    return nearest, bound < 0.5 * closest * (1 - ROUNDING_SLACK), bounds
 
 
 def as_memory(X: Any, sigma: float | None = None) -> CertifiedMemory:
@@ -413,13 +406,12 @@ def _longest(patterns: FloatArray) -> float:
     return float(np.linalg.norm(patterns, axis=1).max())
 
 
-def _alone(memory: CertifiedMemory, pattern: FloatArray, delta: float | None) -> Certificate:
+def _alone(kind: str, sigma: float, pattern: FloatArray, delta: float | None) -> Certificate:
     """Return the certificate of a single pattern (1, D), which attracts all of space at once."""
     zero, infinite = np.zeros(1), np.full(1, np.inf)
-    sigma = memory.beta**-0.5 if isinstance(memory, SparseHopfield) else memory.sigma
     return Certificate(
-        kind=KIND_OF[type(memory)],
-        sigma=float(sigma),
+        kind=kind,
+        sigma=sigma,
         separation=infinite,
         required_separation=0.0,
         ramsauer_radius=infinite,

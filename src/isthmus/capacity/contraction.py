@@ -143,37 +143,31 @@ class Contraction:
 
 
 def guaranteed_balls(terms: Contraction) -> tuple[FloatArray, FloatArray]:
-    """Return the largest certified radii of patterns, 0 for none, and the error bounds there."""
+    """Return the largest certified radii of patterns, 0 for none, and the error bounds there.
+
+    phi_1 is convex in R, so certified radii form an interval, from its least fixed point.
+    """
     n = len(terms.exponents)
     radius, error = np.zeros(n), np.full(n, np.inf)
     for start in range(0, n, ROW_BLOCK):
         rows = np.arange(start, min(start + ROW_BLOCK, n))
         here = terms.take(rows)
         # phi_2 grows with R: where it is too large at 0 already, no ball can be certified.
-        possible = terms.sharpness * here.phi(np.zeros(len(rows)), 2)[0] < 1
-        if possible.any():
-            rows = rows[possible]
-            radius[rows], error[rows] = _largest_balls(terms.take(rows))
+        rows = rows[terms.sharpness * here.phi(np.zeros(len(rows)), 2)[0] < 1]
+        least = _least_fixed_point(terms.take(rows))
+        rows, least = rows[np.isfinite(least)], least[np.isfinite(least)]
+        held = terms.take(rows).holds(least)
+        rows, least = rows[held], least[held]
+        here = terms.take(rows)
+        highest = here.highest_radius()
+        endless = np.isinf(highest)
+        low = np.log(least)
+        high = np.where(endless, low, np.log(np.maximum(highest, least)))
+        low = largest(lambda log_radius: here.holds(np.exp(log_radius)), low, high, BISECTIONS)  # noqa: B023
+        # The exponential of a logarithm may be larger by a rounding than what was tried.
+        tried = np.maximum(np.exp(low) * (1 - 1e-12), least)
+        radius[rows], error[rows] = np.where(endless, np.inf, tried), least
     return radius, error
-
-
-def _largest_balls(terms: Contraction) -> tuple[FloatArray, FloatArray]:
-    """Find radii by convexity: phi_1 is convex in R, so certified radii form an interval."""
-    error = _least_fixed_point(terms)
-    radius = np.zeros_like(error)
-    rows = np.flatnonzero(np.isfinite(error))
-    rows = rows[terms.take(rows).holds(error[rows])]
-    here = terms.take(rows)
-    highest = here.highest_radius()
-    endless = np.isinf(highest)
-    low = np.log(error[rows])
-    high = np.where(endless, low, np.log(np.maximum(highest, error[rows])))
-    if len(rows):
-        low = largest(lambda log_radius: here.holds(np.exp(log_radius)), low, high, BISECTIONS)
-    # The exponential of a logarithm may be larger by a rounding than what was tried.
-    tried = np.maximum(np.exp(low) * (1 - 1e-12), error[rows])
-    radius[rows] = np.where(endless, np.inf, tried)
-    return radius, np.where(radius > 0, error, np.inf)
 
 
 def largest(

@@ -33,7 +33,7 @@ def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) ->
     Returns
     -------
     float
-        ``-inf`` for a single pattern, or for patterns that all coincide with the centre (M = 0).
+        ``-inf`` for a single pattern, or if M = 0.
 
     Examples
     --------
@@ -41,7 +41,8 @@ def required_separation(n_patterns: int, max_norm: float, sigma: float = 1.0) ->
     >>> round(required_separation(100, 6.0), 4)
     13.497
     """
-    n_patterns, max_norm, sigma = checked_sizes(n_patterns, max_norm, sigma)
+    n_patterns, sigma = as_count(n_patterns, "n_patterns"), as_number(sigma, "sigma", above=0)
+    max_norm = as_number(max_norm, "max_norm", at_least=0)
     if n_patterns == 1 or max_norm == 0:
         return -math.inf
     log_product = math.log(2) + math.log(n_patterns - 1) + math.log(n_patterns)
@@ -62,13 +63,8 @@ def guaranteed_radius(n_patterns: int, max_norm: float, sigma: float = 1.0) -> f
     >>> guaranteed_radius(100, 5.0)
     0.002
     """
-    n_patterns, max_norm, sigma = checked_sizes(n_patterns, max_norm, sigma)
+    n_patterns, sigma = as_count(n_patterns, "n_patterns"), as_number(sigma, "sigma", above=0)
+    max_norm = as_number(max_norm, "max_norm", at_least=0)
     if max_norm == 0:
         return math.inf
     return sigma / n_patterns * (sigma / max_norm)
-
-
-def checked_sizes(n_patterns: int, max_norm: float, sigma: float) -> tuple[int, float, float]:
-    """Check N, M and the bandwidth."""
-    max_norm = as_number(max_norm, "max_norm", at_least=0)
-    return as_count(n_patterns, "n_patterns"), max_norm, as_number(sigma, "sigma", above=0)

@@ -17,8 +17,10 @@ FloatArray = NDArray[np.float64]
 BISECTIONS = 60
 
 
-def one_step(memory: SparseHopfield, delta: float | None) -> tuple[FloatArray, dict[str, Any]]:
-    """Return distances to the nearest other pattern (N,), and fields of a certificate."""
+def one_step(
+    memory: SparseHopfield, delta: float | None
+) -> tuple[FloatArray, NDArray[np.bool_], dict[str, Any]]:
+    """Return nearest distances, the patterns proved stored, and the bounds of a certificate."""
     patterns = memory.memories.detach().double().numpy()
     norms = np.linalg.norm(patterns, axis=1)
     required = memory.margin / float(memory.beta)
@@ -42,7 +44,7 @@ def one_step(memory: SparseHopfield, delta: float | None) -> tuple[FloatArray, d
     separation, radius, nearest, level = map(np.concatenate, zip(*found, strict=True))
     # The bound of Santos et al. (2024).
     santos = np.maximum(separation - required, 0) / (2 * norms.max()) if norms.max() else 0 * radius
-    return nearest, {
+    bounds = {
         "separation": separation,
         "required_separation": required,
         "ramsauer_radius": np.minimum(santos, radius),
@@ -50,6 +52,7 @@ def one_step(memory: SparseHopfield, delta: float | None) -> tuple[FloatArray, d
         "error_bound": np.where(radius > 0, 0.0, np.inf),
         "noise": None if delta is None else level,
     }
+    return nearest, radius > 0, bounds
 
 
 def _noise(reach: FloatArray, radius: FloatArray, delta: float) -> FloatArray:

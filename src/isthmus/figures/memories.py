@@ -13,7 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from isthmus.capacity import Certificate, Phases
-from isthmus.capacity.atlas import central_limit_line, condensation_line, storage_line
+from isthmus.capacity.atlas import (
+    binary_line,
+    central_limit_line,
+    condensation_line,
+    storage_line,
+)
 from isthmus.capacity.certificate import KINDS
 from isthmus.dynamics.anneal import Annealed
 from isthmus.errors import InvalidInputError, ShapeError
@@ -183,7 +188,10 @@ def _draw_measures(axes: Axes, phases: Phases) -> None:
         (basins, "^-", style.INK, "ln(basins) / ln N"),
     ):
         axes.plot(sigmas, values, line, ms=3, color=colour, label=name)
-    marks = {"likeliest": (phases.likelihood_sigma, "-"), "collapse": (phases.collapse_sigma, "--")}
+    marks = {
+        "likeliest sigma": (phases.likelihood_sigma, "-"),
+        "predicted collapse": (phases.collapse_sigma, "--"),
+    }
     for name, (sigma, line) in marks.items():
         if edges[0] <= sigma <= edges[-1]:
             look: dict[str, Any] = {"color": style.MUTED, "ls": line, "lw": 1}
@@ -206,6 +214,7 @@ def _draw_theory(axes: Axes, phases: Phases) -> None:
     grid = np.geomspace(min(0.1, share[0]), max(2.0, 1.2 * share[-1]), 300)
     for curve, colour, line, name in (
         (storage_line, style.CURVE, "-", "stored below: random, on a sphere"),
+        (binary_line, style.CURVE, ":", "stored below: random, binary"),
         (condensation_line, style.MEMORY, "-", "condensed below: Gaussian"),
         (central_limit_line, style.MUTED, "--", "central limit above: Gaussian"),
     ):

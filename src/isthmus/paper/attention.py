@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from statistics import fmean, median
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -33,8 +33,13 @@ VARIANTS: dict[str, tuple[type[PreNormAttention | SALNAttention], dict[str, bool
     "QK-norm": (PreNormAttention, {"qk_norm": True}),
     "SALN": (SALNAttention, {}),
 }
+LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 CLASSES, PATCHES, PIXELS, HEADS = 10, 16, 4, 4
 TEST_SHARE = 0.2
+# A model with a loss above this has learned nothing.
+GUESSING = 0.95 * math.log(CLASSES)
+# Images on which logits are measured, and measurements per run.
+PROBED, PROBES = 64, 16
 
 
 class PatchTransformer(nn.Module):
@@ -64,11 +69,11 @@ class PatchTransformer(nn.Module):
         return logits
 
     @torch.no_grad()
-    def layers(self, patches: Tensor) -> list[tuple[PreNormAttention | SALNAttention, Tensor]]:
+    def layers(self, patches: Tensor) -> list[tuple[Any, Tensor]]:
         """Return the attention layer of each block and its input. (B, 16, 4) -> (B, 16, D) each."""
         x, found = self.embed(patches) + self.places, []
         for block in self.blocks:
-            found.append((cast("_Block", block).attention, x))
+            found.append((block.attention, x))
             x = block(x)
         return found
 
@@ -113,13 +118,6 @@ def digit_patches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     mean, spread = train.mean(), train.std()
     scaled, scaled_test = (train - mean) / spread, (test - mean) / spread
     return scaled, targets[held_out:], scaled_test, targets[:held_out]
-
-
-LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-# A model with a loss above this has learned nothing.
-GUESSING = 0.95 * math.log(CLASSES)
-PROBED = 64  # images on which logits are measured
-PROBES = 16  # measurements per run
 
 
 @dataclass(frozen=True)
@@ -174,27 +172,15 @@ class Experiment:
     def of(self, variant: str, learning_rate: float) -> list[TrainingRun]:
         """Return the runs of one variant and learning rate, one for each seed."""
         cell = (variant, learning_rate)
-        found = [run for run in self.runs if (run.variant, run.learning_rate) == cell]
-        if not found:
-            raise InvalidInputError(f"There is no run of {variant} at {learning_rate:g}.")
-        return found
+        return [run for run in self.runs if (run.variant, run.learning_rate) == cell]
 
     def fraction_diverged(self, variant: str, learning_rate: float) -> float:
         """Return the fraction of seeds whose runs diverged."""
-        return statistics.fmean(run.diverged for run in self.of(variant, learning_rate))
+        return fmean(run.diverged for run in self.of(variant, learning_rate))
 
     def median(self, measure: str, variant: str, learning_rate: float) -> float:
         """Return the median over seeds; a missing value counts as infinite."""
-        return statistics.median(run.value(measure) for run in self.of(variant, learning_rate))
-
-    def pairs_lower(self, measure: str, variant: str, against: str) -> tuple[int, int]:
-        """Return in how many pairs of equal rate and seed the variant is lower, and all pairs."""
-        ours, theirs = (
-            {(r.learning_rate, r.seed): r.value(measure) for r in self.runs if r.variant == name}
-            for name in (variant, against)
-        )
-        pairs = ours.keys() & theirs.keys()
-        return sum(ours[pair] < theirs[pair] for pair in pairs), len(pairs)
+        return median(run.value(measure) for run in self.of(variant, learning_rate))
 
     @classmethod
     def load(cls, path: str | Path) -> Experiment:
@@ -304,32 +290,29 @@ def train_on_digits(
 
 def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> TrainingRun:
     train, _, test, test_labels = digit_patches()
-    steps, probed = settings["steps"], train[:PROBED]
+    steps, batch, probed = settings["steps"], settings["batch"], train[:PROBED]
     model = PatchTransformer(variant, width=settings["width"], depth=settings["depth"], seed=seed)
-    logits_seen = [_largest_logit(model, probed)]
+    seen = [_largest_logit(model, probed)]
 
     def look(step: int) -> None:
         if (step + 1) % max(1, steps // PROBES) == 0:
-            logits_seen.append(_largest_logit(model, probed))
+            seen.append(_largest_logit(model, probed))
 
-    losses = train_on_digits(
-        model, rate, steps=steps, batch=settings["batch"], seed=seed, watch=look
-    )
+    losses = train_on_digits(model, rate, steps=steps, batch=batch, seed=seed, watch=look)
     with torch.no_grad():
         logits = model(test)
         test_loss = float(cross_entropy(logits, test_labels))
         accuracy = float((logits.argmax(1) == test_labels).double().mean())
-    final = statistics.fmean(losses[-max(1, steps // 10) :])
-    finite = math.isfinite(final) and math.isfinite(test_loss)
-    tied = math.nan
+    loss, tied = fmean(losses[-max(1, steps // 10) :]), math.nan
+    finite = math.isfinite(loss) and math.isfinite(test_loss)
     if finite:
         views = model.views(probed)
         tied = float(torch.cat([entanglement(v).correlation.abs() for v in views]).nanmean())
     return TrainingRun(
-        *(variant, rate, seed, _rounded(final), _rounded(test_loss)),
+        *(variant, rate, seed, _rounded(loss), _rounded(test_loss)),
         test_accuracy=_rounded(accuracy) if finite else None,
-        diverged=not finite or final > GUESSING,
-        largest_logit=float(f"{max(logits_seen):.5g}"),
+        diverged=not finite or loss > GUESSING,
+        largest_logit=float(f"{max(seen):.5g}"),
         entanglement=_rounded(tied),
     )
 

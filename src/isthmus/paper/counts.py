@@ -8,18 +8,15 @@ modern Hopfield networks too, which are equivalent on a sphere. Proofs are in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import betainc, betaln, log_expit, logsumexp
+from scipy.special import betainc, betaln, log_expit, logsumexp, wrightomega
 
 from isthmus.errors import InvalidInputError
-from isthmus.paper.bounds import exponential, random_pattern_capacity
 from isthmus.special import vmf_mean_length
 from isthmus.validation import as_choice, as_count, as_flag, as_number
 
@@ -39,8 +36,7 @@ WIDEST, COARSE_POINTS, NEGLIGIBLE, FINE_POINTS = 45.0, 901, 50.0, 1025
 SMALLEST_FRACTION = 1e-250
 
 
-@dataclass(frozen=True)
-class RandomCoding:
+class RandomCoding(NamedTuple):
     """The log of the number of patterns that random coding certifies, and the radius R.
 
     Every query in the ball of radius R about a pattern reaches it.
@@ -70,7 +66,10 @@ def capacity_bound(
                   with :math:`N \le 1/\Omega_D(\alpha)` at the angle where
                   :math:`M^2 (1 - \cos\alpha) = 2\sigma^2/N + \sigma^2 \ln(2 N^2 M^2/\sigma^2)`
     "random"      this many random patterns are all stored, except with probability `failure`:
-                  Ramsauer et al.'s Theorem 3/A5; see :func:`random_pattern_capacity`
+                  Ramsauer et al.'s Theorem 3/A5, by which
+                  :math:`N \ge \sqrt p \, c^{(D-1)/4}` with :math:`c = b / W_0(e^{a + \ln b})`,
+                  :math:`b = \tfrac25 M^2 / (\sigma^2 (D-1))` and
+                  :math:`a = \tfrac2{D-1} (1 + \ln(5 b p (D-1)))`
     "half-weight" no more than :math:`2/A_0` patterns can each keep half of the weight at their
                   own place, as certified ones do; :math:`A_0 = \mathbb E[e^{-d^2/2\sigma^2}]`
                   over the distance d of two random points. More can be stored.
@@ -116,20 +115,23 @@ def capacity_bound(
     """
     as_choice(kind, "kind", get_args(CapacityKind))
     dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
-    bounds: dict[CapacityKind, Callable[[], float]] = {
-        "claimed": lambda: _log_claimed(dim, ratio),
-        "packing": lambda: _log_packing(dim, ratio),
-        "random": lambda: random_pattern_capacity(dim, 1.0, ratio, failure).log_count,
-        "certified": lambda: random_coding(dim, 1.0, ratio).log_count,
-        "half-weight": lambda: math.log(2) - log_kernel_mean(dim, ratio),
-        "dense": lambda: log_levenshtein(
-            dim, 1 - 2 * (1 - dense_radius(dim, 1.0, ratio) / ratio) ** 2
-        ),
-    }
-    log_count = bounds[kind]()
+    if kind == "claimed":
+        log_count = _log_claimed(dim, ratio)
+    elif kind == "packing":
+        log_count = _log_packing(dim, ratio)
+    elif kind == "random":
+        log_count = _log_random(dim, ratio, as_number(failure, "failure", above=0, below=1))
+    elif kind == "certified":
+        log_count = random_coding(dim, 1.0, ratio).log_count
+    elif kind == "half-weight":
+        log_count = math.log(2) - log_kernel_mean(dim, ratio)
+    else:
+        inside = 1 - dense_radius(dim, 1.0, ratio) / ratio
+        log_count = log_levenshtein(dim, 1 - 2 * inside**2)
     if as_flag(log, "log"):
         return log_count
-    count = float(exponential(log_count))
+    with np.errstate(over="ignore"):
+        count = float(np.exp(log_count))
     whole = kind in ("packing", "claimed") and math.isfinite(count)
     return float(round(count)) if whole else count
 
@@ -191,7 +193,8 @@ def random_coding(
 
 def _log_tau(sphere: SphereQuadrature, radius: float) -> float:
     _, log_first, log_second = sphere.log_moments(radius)
-    terms = [log_first - math.log(radius), log_second, sphere.log_near(2 * radius)]
+    log_near = log_cap_fraction(sphere.dim, 2 * math.asin(min(radius / sphere.radius, 1.0)))
+    terms = [log_first - math.log(radius), log_second, log_near]
     return float(np.logaddexp.reduce(terms))
 
 
@@ -224,7 +227,6 @@ def _log_packing(dim: int, ratio: float) -> float:
         angle = 2 * math.asin(math.sqrt(max(0.5 * versine, 0.0)))
         return -log_cap_fraction(dim, angle) - log_count
 
-    # Where M <= sigma the update contracts everywhere: one fixed point for all patterns.
     if ratio <= 1 or room(math.log(2)) < 0:
         return 0.0
     upper = 1.0
@@ -232,6 +234,20 @@ def _log_packing(dim: int, ratio: float) -> float:
         upper *= 2
     found = float(brentq(lambda u: max(room(u), -1.0), math.log(2), upper, xtol=1e-13, rtol=1e-14))
     return math.log(math.floor(math.exp(found))) if found < LARGEST_EXACT_LOG else found
+
+
+def _log_random(dim: int, ratio: float, failure: float) -> float:
+    """Return Theorem A5's log number, or nan where its conditions fail."""
+    degrees = dim - 1
+    log_square = 2 * math.log(ratio) - math.log(degrees)
+    exponent = math.log(0.4) + log_square
+    exponent += 2 / degrees * (1 + math.log(2 * failure * degrees) + log_square)
+    # Wright's omega function is Lambert's W_0 of the exponential.
+    log_c = math.log(0.4) + log_square - math.log(float(wrightomega(exponent)))
+    # Where M <= sigma the update contracts everywhere: one fixed point for all patterns.
+    if ratio <= 1 or log_c < 4 / degrees * (math.log(2) - 0.5 * math.log(failure)):
+        return math.nan
+    return 0.5 * math.log(failure) + 0.25 * degrees * log_c
 
 
 def dense_radius(dim: int, sigma: float = 1.0, max_norm: float | None = None) -> float:
@@ -271,20 +287,14 @@ def log_levenshtein(dim: int, cosine: float) -> float:
         ahead = ((2 * degree + dim - 2) * cosine * now - degree * before) / (degree + dim - 2)
         beyond = ((2 * degree + dim) * cosine * ahead - (degree + 1) * now) / (degree + dim - 1)
         if now <= ahead:
-            log_front = _log_binomial(degree + dim - 3, degree - 1)
-            term = (2 * degree + dim - 3) / (dim - 1)
-            return log_front + math.log(term - (before - now) / ((1 - cosine) * now))
+            term = (2 * degree + dim - 3) / (dim - 1) - (before - now) / ((1 - cosine) * now)
+            return math.log(math.comb(degree + dim - 3, degree - 1)) + math.log(term)
         if now <= beyond:
-            log_front = _log_binomial(degree + dim - 2, degree)
-            term = (2 * degree + dim - 1) / (dim - 1)
             share = (1 + cosine) * (now - ahead) / ((1 - cosine) * (now + ahead))
-            return log_front + math.log(term - share)
+            term = (2 * degree + dim - 1) / (dim - 1) - share
+            return math.log(math.comb(degree + dim - 2, degree)) + math.log(term)
         scale = abs(now) + abs(ahead)
         before, now, degree = now / scale, ahead / scale, degree + 1
-
-
-def _log_binomial(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _log_claimed(dim: int, ratio: float) -> float:
@@ -352,13 +362,8 @@ class SphereQuadrature:
         first, last = max(seen[0] - 1, 0), min(seen[-1] + 1, COARSE_POINTS - 1)
         t = np.linspace(self._coarse[first], self._coarse[last], FINE_POINTS)
         terms = self._tilted(self._log_density(t), tilt)
-        log_integrals = logsumexp(terms, axis=1) + math.log(t[1] - t[0])
-        result: NDArray[np.float64] = log_integrals + 0.5 * tilt * tilt
-        return result
-
-    def log_near(self, distance: float) -> float:
-        """Return the log of the probability that the points are at most this far apart."""
-        return log_cap_fraction(self.dim, 2 * math.asin(min(0.5 * distance / self.radius, 1.0)))
+        log_integrals: NDArray[np.float64] = logsumexp(terms, axis=1) + math.log(t[1] - t[0])
+        return log_integrals + 0.5 * tilt * tilt
 
     def _log_density(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the log distance at t and the log density of t, as rows. (2, n)"""

@@ -19,7 +19,7 @@ from scipy.special import betainc, betaincinv, betaln, logsumexp
 from scipy.stats import ncx2
 from sklearn.datasets import load_digits
 
-from isthmus.capacity.atlas import condensation_line, entropy_noise, storage_line
+from isthmus.capacity.atlas import binary_line, condensation_line, entropy_noise, storage_line
 
 FloatArray = NDArray[np.float64]
 DIMS = (6, 8, 10, 12, 14, 16)
@@ -73,16 +73,17 @@ def _log_crowd(sharpness: float, dim: int, repeats: int, rng: np.random.Generato
     """
     b, rate = 0.5 * (dim - 1), 2 * sharpness * dim
 
-    def mean_weight(low: float, high: float) -> float:
-        def term(v: float) -> float:
-            return math.exp(-rate * v + (b - 1) * math.log(v * (1 - v)) - betaln(b, b))
+    def term(v: float) -> float:
+        return math.exp(-rate * v + (b - 1) * math.log(v * (1 - v)) - betaln(b, b))
 
-        return float(quad(term, low, high, limit=200, points=[min(high, 2 * b / rate)])[0])
+    def mean_weight(low: float) -> float:
+        halves = ((low, 0.5), (0.5, 1.0)) if low < 0.5 else ((0.5, 1.0),)
+        peak = 2 * b / rate
+        return sum(quad(term, *each, limit=200, points=[min(each[1], peak)])[0] for each in halves)
 
-    count = 1 / (mean_weight(0, 0.5) + mean_weight(0.5, 1))
-    near = min(NEAREST / count, 0.5)
+    near = min(NEAREST * mean_weight(0.0), 0.5)  # 1 / mean_weight(0) patterns balance the own one
     edge = float(betaincinv(b, b, near))
-    far = mean_weight(edge, 0.5) + mean_weight(0.5, 1) if near < 0.5 else mean_weight(0.5, 1)
+    far = mean_weight(edge)
     # Cosines are drawn by interpolating their distribution function; 4 times as many as needed.
     table = np.geomspace(edge * 1e-3, edge, 4000)
     below = betainc(b, b, table)
@@ -95,6 +96,24 @@ def _log_crowd(sharpness: float, dim: int, repeats: int, rng: np.random.Generato
     # Far patterns may fill up between two arrivals.
     needed = np.minimum(arrivals[rows, crossing], (1 - before) / far)
     return math.log(np.median(needed))
+
+
+def binary_threshold(
+    sharpness: float, dims: Sequence[int] = DIMS, *, repeats: int = REPEATS, seed: int = 0
+) -> Threshold:
+    """Measure the same for random corners of a cube, all of which are drawn."""
+    rng, by_dim = np.random.default_rng(seed), {}
+    for dim in dims:
+        most = 4 * math.ceil(2**dim / (1 + math.exp(-2 * sharpness)) ** dim)
+
+        def needed(dim: int = dim, most: int = most) -> float:
+            weights = np.exp(-2 * sharpness * rng.binomial(dim, 0.5, most))
+            weight = np.cumsum(weights)
+            return np.searchsorted(weight, 1) + 1.0 if weight[-1] >= 1 else math.inf
+
+        by_dim[dim] = math.log(np.median([needed() for _ in range(repeats)])) / dim
+    predicted, measured = float(binary_line(sharpness**-0.5)), extrapolated(by_dim)
+    return Threshold(f"stored, binary, lambda = {sharpness:g}", predicted, measured, by_dim)
 
 
 def condensation_threshold(
@@ -169,21 +188,15 @@ def all_thresholds(seed: int = 0) -> list[Threshold]:
     digits = load_digits()
     return [
         *(storage_threshold(sharpness, seed=seed) for sharpness in (1.0, 2.0, 4.0)),
+        *(binary_threshold(sharpness, seed=seed) for sharpness in (0.5, 1.0)),
         *condensation_threshold(seed=seed),
         collapse_threshold(digits.data, digits.target, seed=seed),
     ]
 
 
-def main() -> int:
-    """Print predicted and measured thresholds."""
+if __name__ == "__main__":
     print(f"{'threshold':36} predicted  measured  ratio  by dimension")
     for each in all_thresholds():
         dims = "  ".join(f"{dim}: {value:.3f}" for dim, value in each.by_dim.items())
-        print(
-            f"{each.name:36} {each.predicted:9.4f} {each.measured:9.4f} {each.ratio:6.3f}  {dims}"
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+        numbers = f"{each.predicted:9.4f} {each.measured:9.4f} {each.ratio:6.3f}"
+        print(f"{each.name:36} {numbers}  {dims}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations, permutations, product
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,24 @@ def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -
     return _normalised(flat.reshape(count, dim))
 
 
+class MeasuredCapacity(int):
+    """The number N of patterns of a set that was found stored, with the set.
+
+    Attributes
+    ----------
+    patterns : ndarray (N, D)
+        The patterns, for sigma = 1; of those drawn at random, the first draw of this number.
+    """
+
+    patterns: FloatArray
+
+    def __new__(cls, patterns: FloatArray) -> Self:
+        """Count the patterns (N, D)."""
+        number = super().__new__(cls, len(patterns))
+        number.patterns = patterns
+        return number
+
+
 def measured_capacity(
     dim: int,
     share: float = 0.95,
@@ -108,49 +126,54 @@ def measured_capacity(
     *,
     seed: int = 0,
     most: int = 512,
-) -> int:
+) -> MeasuredCapacity:
     """Find the largest number of patterns on a sphere of which a given share is stored.
 
     The sphere has radius 2 sigma sqrt(D - 1), as in the paper. For random patterns, whose share is
     a mean over several draws and falls with their number, bisection finds the number up to 5 %.
-    For spread patterns (:func:`spread_on_sphere`), whose share is not monotone, all numbers are
-    tried (above 40, every 5 %) up to 1.5 times the largest that is stored, or to `most`.
-    Certificates do not decide sets whose fixed points attract too weakly for float64, such as
-    polygons of more than 13 corners.
+    For spread patterns (:func:`spread_on_sphere`; regular polygons in two dimensions), whose share
+    is not monotone, all numbers are tried (above 40, every 5 %) up to 1.5 times the largest that is
+    stored, or to `most`. Sets are checked by :func:`certify`, which does not decide those whose
+    fixed points attract too weakly for float64, such as polygons of more than 13 corners.
 
     Examples
     --------
-    >>> from isthmus.capacity import measured_capacity
-    >>> measured_capacity(2, placement="random"), measured_capacity(2, placement="spread")
-    (1, 13)
+    >>> from isthmus.capacity import certify, measured_capacity
+    >>> found = measured_capacity(2, placement="spread")
+    >>> found, found.patterns.shape, certify(found.patterns).fraction_stored
+    (13, (13, 2), 1.0)
     """
-    as_choice(placement, "placement", get_args(Placement))
+    spread = as_choice(placement, "placement", get_args(Placement)) == "spread"
     share = as_number(share, "share", above=0, at_most=1)
     dim, most = as_count(dim, "dim", at_least=2), as_count(most, "most", at_least=2)
-    seed = as_seed(seed)
-    place = spread_on_sphere if placement == "spread" else _random_directions
+    seed, radius = as_seed(seed), 2 * math.sqrt(dim - 1)
 
-    def enough(count: int) -> bool:
-        draws = 1 if placement == "spread" else min(-(-DRAWN // count), DRAWS)
-        sets = [2 * math.sqrt(dim - 1) * place(count, dim, seed + draw) for draw in range(draws)]
+    def placed(count: int, draw: int) -> FloatArray:
+        if not spread:
+            return radius * _random_directions(count, dim, seed + draw)
+        return radius * (regular_polygon(count) if dim == 2 else spread_on_sphere(count, dim, seed))
+
+    def stored(count: int) -> FloatArray | None:
+        """Return a set of this many patterns, if enough of them are stored."""
+        sets = [placed(count, k) for k in range(1 if spread else min(-(-DRAWN // count), DRAWS))]
         found = [certify(points, iterate="undecided", tol=1e-5) for points in sets]
-        return float(np.mean([each.fraction_stored for each in found])) >= share
+        return sets[0] if np.mean([each.fraction_stored for each in found]) >= share else None
 
-    if placement == "spread":
-        best, count = 1, 2
-        while count <= min(most, max(8, 1.5 * best)):
-            best = count if enough(count) else best
+    best, count = radius * np.eye(dim)[:1], 2
+    if spread:
+        while count <= min(most, max(8, 1.5 * len(best))):
+            points = stored(count)
+            best = best if points is None else points
             count += max(1, int(COUNT_TOLERANCE * count))
-        return best
-    low, high = 1, 2
-    while enough(high):
-        if high == most:
-            return most
-        low, high = high, min(2 * high, most)
-    while high - low > max(1, COUNT_TOLERANCE * low):
-        middle = (low + high) // 2
-        low, high = (middle, high) if enough(middle) else (low, middle)
-    return low
+        return MeasuredCapacity(best)
+    high: int | None = None  # a number of which fewer are stored
+    while len(best) < most and (
+        high is None or high - len(best) > max(1, COUNT_TOLERANCE * len(best))
+    ):
+        count = min(2 * len(best), most) if high is None else (len(best) + high) // 2
+        points = stored(count)
+        best, high = (best, count) if points is None else (points, high)
+    return MeasuredCapacity(best)
 
 
 def _random_directions(count: int, dim: int, seed: int) -> FloatArray:

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,6 @@ class Arrangement:
 
     name: str
     vectors: Callable[[], FloatArray]
-    claimed: int
     # Cosines between vectors, (p + q sqrt 5) / 8.
     cosines: tuple[tuple[int, int], ...]
     # The first degree above 0 with a harmonic that the stabiliser of a vector leaves unchanged.
@@ -66,28 +65,20 @@ def _e8_shell() -> FloatArray:
 
 _GOLDEN = ((8, 0), (2, 2), (4, 0), (-2, 2), (0, 0), (2, -2), (-4, 0), (-2, -2), (-8, 0))
 _EIGHTHS = tuple((p, 0) for p in range(8, -9, -1))
-CELL_600 = Arrangement("600-cell", cell_600, 64, _GOLDEN, 6, 0.48, 2.92, (64, 16))
-E8_SHELL = Arrangement("E8 shell", _e8_shell, 16_384, _EIGHTHS, 3, 0.618, 4.597, (64, 32))
+CELL_600 = Arrangement("600-cell", cell_600, _GOLDEN, 6, 0.48, 2.92, (64, 16))
+E8_SHELL = Arrangement("E8 shell", _e8_shell, _EIGHTHS, 3, 0.618, 4.597, (64, 32))
 
 
 @dataclass(frozen=True)
 class Proof:
     """The bounds that prove an arrangement stored.
 
-    Attributes
-    ----------
-    radius : float
-        R, the radius of the balls. It must be below `spacing`, half the distance of neighbours.
-    across, along : float
-        Upper bounds on :math:`|f_u|/|u|` in the cylinder, and on the derivative of :math:`f_a` on
-        the axis. They must be below 1.
-    inward, outward : float
-        Lower bounds on sums of :math:`a - a_1` over patterns by their relative weights, at the
-        bottom :math:`a_1`, and at :math:`M - R` in its place. They must be above 0.
-    holds : bool
-        True if all of these inequalities hold in every interval. In interval arithmetic they are
-        certain. With floats they hold with a relative margin of 1e-10, which exceeds the rounding
-        errors expected but is no outward rounding.
+    `across` and `along` bound :math:`|f_u|/|u|` in the cylinder, and the slope of :math:`f_a` on
+    the axis, from above. `inward` and `outward` bound sums of :math:`a - a_1` over patterns by
+    their relative weights, at the bottom :math:`a_1`, and at :math:`M - R` in its place, from
+    below. `spacing` is half the distance of neighbours. The proof `holds` if all inequalities that
+    the text states are true in every interval. In interval arithmetic they are certain. With
+    floats they hold with a relative margin of 1e-10, which exceeds the rounding errors expected.
     """
 
     name: str
@@ -103,27 +94,22 @@ class Proof:
     holds: bool
 
     def __str__(self) -> str:
-        most = [math.ceil(1e4 * each) / 1e4 for each in (self.across, self.along)]
-        least = [math.floor(1e4 * each) / 1e4 for each in (self.inward, self.outward)]
         return (
             f"{self.name}: {self.patterns:,} patterns, D = {self.dim} (claimed {self.claimed:,})\n"
-            f"  |f_u| / |u|        at most  {most[0]:.4f}   must be below 1\n"
-            f"  inward at a_1      at least {least[0]:.4f}   must be above 0\n"
-            f"  slope on the axis  at most  {most[1]:.4f}   must be below 1\n"
-            f"  outward at M - R   at least {least[1]:.4f}   must be above 0\n"
+            f"  |f_u| / |u|        at most  {self.across + 5e-5:.4f}   must be below 1\n"
+            f"  inward at a_1      at least {self.inward - 5e-5:.4f}   must be above 0\n"
+            f"  slope on the axis  at most  {self.along + 5e-5:.4f}   must be below 1\n"
+            f"  outward at M - R   at least {self.outward - 5e-5:.4f}   must be above 0\n"
             f"  radius R                    {self.radius:.4f}   must be below {self.spacing:.4f}\n"
             f"{'All are stored.' if self.holds else 'Nothing is proved.'}"
         )
 
 
 def prove_stored(arrangement: Arrangement, number: Callable[[Any], Any] = float) -> Proof:
-    """Compute the bounds of an arrangement.
+    """Compute the bounds of an arrangement in a type of numbers.
 
-    Parameters
-    ----------
-    number : callable
-        The type to compute in: float, with a margin for rounding, or an interval type such as
-        ``flint.arb`` with ``sqrt`` and ``exp``, whose comparisons are certain.
+    It is float, with a margin for rounding, or an interval type such as ``flint.arb``, with
+    ``sqrt`` and ``exp``, whose comparisons are certain.
     """
     shells = Shells(arrangement, number)
     M, slack = shells.M, shells.slack
@@ -131,24 +117,20 @@ def prove_stored(arrangement: Arrangement, number: Callable[[Any], Any] = float)
     steps, n_lengths = arrangement.intervals
     # The bounds are tightest at the bottom and at |u| = R, where intervals are the shortest.
     places = np.array([bottom + (M + R - bottom) * k * k / steps**2 for k in range(steps + 1)])
-    lengths = np.array([R * _sqrt(number(k) / n_lengths) for k in range(n_lengths + 1)])
+    intervals = list(pairwise(R * _sqrt(number(k) / n_lengths) for k in range(n_lengths + 1)))
     upper, lower = shells.weights(places[:-1]), shells.weights(places[1:])  # weights fall with a
-    intervals = list(pairwise(lengths))
-    across = np.concatenate(
+    across = (1 + slack) * np.concatenate(
         [_moved(shells, upper, lower, low, high).ravel() for low, high in intervals]
     )
+    slope = (1 + slack) * (upper * _square(shells.place - M)).sum(-1) / lower.sum(-1)
     inward = np.array([_inward(shells, bottom, low, high) for low, high in intervals])
-    slope = (upper * _square(shells.place - M)).sum(-1) / lower.sum(-1)
-    across, slope = across * (1 + slack), slope * (1 + slack)
     excess = shells.weights(M - R) * (shells.place - (M - R))
-    outward, spacing = (
-        excess.sum() - slack * np.abs(excess).sum(),
-        M * _sqrt((1 - shells.cosines[1]) / 2),
-    )
+    outward = excess.sum() - slack * np.abs(excess).sum()
+    spacing = M * _sqrt((1 - shells.cosines[1]) / 2)
     # A ratio is negative where the sum of weights is not bounded away from 0.
     below = (across > 0).all() and (across < 1).all() and (slope < 1).all() and spacing > R
     return Proof(
-        *(arrangement.name, shells.across + 1, len(shells.vectors), arrangement.claimed),
+        *(arrangement.name, shells.across + 1, len(shells.vectors), 4**shells.across),
         *(arrangement.radius, float(spacing), float(max(across)), float(min(inward))),
         *(float(max(slope)), float(outward)),
         holds=bool(below and (inward > 0).all() and outward > 0),
@@ -332,29 +314,21 @@ def _inward(shells: Shells, bottom: Any, low: Any, high: Any) -> Any:
 def _counted(
     vectors: Callable[[], FloatArray], cosines: tuple[tuple[int, int], ...]
 ) -> tuple[FloatArray, FloatArray]:
-    return shell_pairs(vectors(), np.array([(p + q * math.sqrt(5)) / 8 for p, q in cosines]))
-
-
-def shell_pairs(vectors: FloatArray, cosines: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Count the vectors of each shell about the first, and the pairs of two shells by cosine.
 
     Returns sizes (S,) and counts (S, S, S) by shell, shell and cosine.
     """
-    order = np.argsort(cosines)
-    edges = 0.5 * (cosines[order][1:] + cosines[order][:-1])
-
-    def level(values: FloatArray) -> NDArray[np.int64]:
-        return order[np.searchsorted(edges, values)]
-
-    shells, count = level(vectors @ vectors[0]), len(cosines)
-    members = [vectors[shells == shell] for shell in range(count)]
+    points, values = vectors(), np.array([(p + q * math.sqrt(5)) / 8 for p, q in cosines])
+    order, count = np.argsort(values), len(cosines)
+    edges = 0.5 * (values[order][1:] + values[order][:-1])
+    shells = order[np.searchsorted(edges, points @ points[0])]
+    members = [points[shells == shell] for shell in range(count)]
     pairs = np.zeros((count, count, count))
-    fine = level(np.arange(-256, 257) / 256)  # much finer than cosines differ
-    for one in range(count):
-        for other in range(one + 1):
-            products = (256 * members[one]) @ members[other].T
-            numbers = np.bincount((products + 256.5).astype(int).ravel(), minlength=513)
-            pairs[one, other] = pairs[other, one] = np.bincount(fine, numbers, minlength=count)
+    fine = order[np.searchsorted(edges, np.arange(-256, 257) / 256)]  # finer than cosines differ
+    for one, other in combinations_with_replacement(range(count), 2):
+        products = (256 * members[one]) @ members[other].T
+        numbers = np.bincount((products + 256.5).astype(int).ravel(), minlength=513)
+        pairs[one, other] = pairs[other, one] = np.bincount(fine, numbers, minlength=count)
     return np.bincount(shells, minlength=count).astype(float), pairs
 
 
@@ -367,21 +341,18 @@ def shell_kernels(
     """
     count = len(cosines)
     kernels = [np.full((count, count), number(0)) for _ in range(DEGREES + 1)]
-    for one in range(1, count - 1):
-        for other in range(1, count - 1):
-            numbers = pairs[one, other]
-            found = np.flatnonzero(numbers)
-            if not len(found):
-                continue
-            root = _sqrt((1 - cosines[one] ** 2) * (1 - cosines[other] ** 2))
-            angle = (cosines[found] - cosines[one] * cosines[other]) / root
-            share = np.array([number(int(each)) for each in numbers[found]])
-            share = share / number(int(numbers.sum()))
-            before, now = 0 * angle + number(1), angle
-            for degree in range(1, DEGREES + 1):
-                kernels[degree][one, other] = (share * now).sum()
-                ahead = (2 * degree + across - 2) * angle * now - degree * before
-                before, now = now, ahead / (degree + across - 2)
+    for one, other in product(range(1, count - 1), repeat=2):
+        numbers = pairs[one, other]
+        found = np.flatnonzero(numbers)
+        root = _sqrt((1 - cosines[one] ** 2) * (1 - cosines[other] ** 2))
+        angle = (cosines[found] - cosines[one] * cosines[other]) / root
+        share = np.array([number(int(each)) for each in numbers[found]])
+        share = share / number(int(numbers.sum()))
+        before, now = 0 * angle + number(1), angle
+        for degree in range(1, DEGREES + 1):
+            kernels[degree][one, other] = (share * now).sum()
+            ahead = (2 * degree + across - 2) * angle * now - degree * before
+            before, now = now, ahead / (degree + across - 2)
     return kernels
 
 
@@ -422,13 +393,11 @@ def _sqrt(value: Any) -> Any:
 
 def main(arguments: Sequence[str]) -> int:
     """Print both proofs; the exit code is 0 if they hold."""
+    number: Callable[[Any], Any] = float
     if "--intervals" in arguments:
         from flint import arb, ctx
 
-        ctx.prec = 100
-        number: Callable[[Any], Any] = arb
-    else:
-        number = float
+        ctx.prec, number = 100, arb
     proofs = [prove_stored(each, number) for each in (CELL_600, E8_SHELL)]
     print("\n\n".join(map(str, proofs)))
     return 0 if all(proof.holds for proof in proofs) else 1

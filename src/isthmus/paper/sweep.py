@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -136,10 +137,9 @@ def sweep(
         "max_steps": as_count(max_steps, "max_steps"),
     }
     sizes, numbers = _counts(dims, "dims"), _counts(counts, "counts")
-    repeats = range(as_count(seeds, "seeds"))
-    wanted = [(dim, count, seed) for dim in sizes for count in numbers for seed in repeats]
+    wanted = list(product(sizes, numbers, range(as_count(seeds, "seeds"))))
     path = None if path is None else as_path(path, "path")
-    done = _read(path, settings)
+    done = {} if path is None else _read(path, settings)
     with progress_bar("capacity sweep", len(wanted), show=progress) as report:
         for position, key in enumerate(wanted):
             if key not in done:
@@ -156,25 +156,23 @@ def sweep(
 def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> SweepCell:
     generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * dim + count)
     sigma, particles = settings["sigma"], int(settings["n_particles"])
-    radius = settings["radius_factor"] * sigma * (dim - 1) ** 0.5
-    patterns = _on_sphere(count, dim, generator) * radius
-    chosen = min(count, int(settings["max_patterns"]))
-    homes = patterns[:chosen].repeat_interleave(particles, 0)
-    starts = homes + settings["perturbation"] * sigma * _on_sphere(len(homes), dim, generator)
+
+    def on_sphere(number: int) -> torch.Tensor:
+        points = torch.randn(number, dim, generator=generator, dtype=torch.float64)
+        return torch.nn.functional.normalize(points, dim=1)
+
+    patterns = on_sphere(count) * settings["radius_factor"] * sigma * (dim - 1) ** 0.5
+    own = torch.arange(min(count, int(settings["max_patterns"]))).repeat_interleave(particles)
+    homes = patterns[own]
+    starts = homes + settings["perturbation"] * sigma * on_sphere(len(homes))
     memory = GaussianKDE(patterns, sigma)
     ends = retrieve(memory, starts, tol=1e-6 * sigma, max_steps=int(settings["max_steps"])).state
     final = torch.linalg.vector_norm(ends - homes, dim=1)
     initial = torch.linalg.vector_norm(starts - homes, dim=1)
-    own = torch.arange(chosen).repeat_interleave(particles)
     retrieved = float((distances(ends, patterns).argmin(1) == own).double().mean())
     between = float(torch.pdist(patterns[:2000]).mean())
     ratio = float((final / initial).mean())
     return SweepCell(dim, count, seed, retrieved, ratio, ratio / between)
-
-
-def _on_sphere(count: int, dim: int, generator: torch.Generator) -> torch.Tensor:
-    points = torch.randn(count, dim, generator=generator, dtype=torch.float64)
-    return torch.nn.functional.normalize(points, dim=1)
 
 
 def _counts(values: Iterable[int], name: str) -> list[int]:
@@ -184,19 +182,14 @@ def _counts(values: Iterable[int], name: str) -> list[int]:
     return [as_count(value, name, at_least=2) for value in values]
 
 
-def _read(
-    path: str | Path | None, settings: dict[str, float]
-) -> dict[tuple[int, int, int], SweepCell]:
+def _read(path: Path, settings: dict[str, float]) -> dict[tuple[int, int, int], SweepCell]:
     """Read finished cells with the same settings; truncated lines are ignored."""
     done: dict[tuple[int, int, int], SweepCell] = {}
-    lines: list[str] = []
-    if path is not None:
-        with suppress(MissingFileError), reading(path, "file of finished cells") as place:
-            lines = place.read_text(encoding="utf-8", errors="replace").split("\n")
-    for line in lines:
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            entry = json.loads(line)
-            if entry["settings"] == settings:
-                cell = SweepCell(**entry["cell"])
-                done[cell.dim, cell.count, cell.seed] = cell
+    with suppress(MissingFileError), reading(path, "file of finished cells") as place:
+        for line in place.read_text(encoding="utf-8", errors="replace").split("\n"):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                entry = json.loads(line)
+                if entry["settings"] == settings:
+                    cell = SweepCell(**entry["cell"])
+                    done[cell.dim, cell.count, cell.seed] = cell
     return done

@@ -16,6 +16,8 @@ from isthmus.errors import CheckFailedError, InvalidInputError, UnknownNormalize
 from isthmus.memories.base import Memory
 from isthmus.validation import as_seed, as_tensor, require_kind
 
+__all__ = ["CheckReport", "check_energy"]
+
 
 @dataclass(frozen=True)
 class CheckReport:
