@@ -3,7 +3,7 @@
 from isthmus.paper.processes import Limits
 from isthmus.paper.study import methods as methods
 from isthmus.paper.study import settings as settings
-from isthmus.paper.study.comparison import Comparison, Scores, compare, distribution, score_table
+from isthmus.paper.study.comparison import Comparison, compare, distribution
 from isthmus.paper.study.estimators import DPMeans, SahaClAM
 from isthmus.paper.study.figures import study_figures
 from isthmus.paper.study.methods import METHODS, Method, combinations
@@ -25,7 +25,6 @@ __all__ = [
     "Report",
     "Run",
     "SahaClAM",
-    "Scores",
     "Settings",
     "Store",
     "combinations",
@@ -38,7 +37,6 @@ __all__ = [
     "mean_ranks",
     "pairwise",
     "run",
-    "score_table",
     "status",
     "study_figures",
 ]

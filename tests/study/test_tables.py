@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isthmus.paper.study.comparison import score_table
+from isthmus.paper.study.comparison import compare
 
 
 def fit(entry: int, seed: int, ari: float | None, objective: float | None, **more: Any) -> dict:
@@ -25,11 +25,11 @@ ROWS = [
 
 
 def test_each_view_of_a_hand_computed_grid() -> None:
-    table = {view: score_table(ROWS, "ari", "K given", view) for view in ("grid", "selected")}
-    assert table["grid"].values.item() == pytest.approx(0.5)
-    assert table["selected"].values.item() == pytest.approx((0.7 + 0.1) / 2)
-    oracle = score_table(ROWS, "ari", "K given", "oracle")
-    assert oracle.values.item() == pytest.approx(0.9)
+    table = {view: compare(ROWS, "ari", "K given", view) for view in ("grid", "selected")}
+    assert table["grid"].scores.m.item() == pytest.approx(0.5)
+    assert table["selected"].scores.m.item() == pytest.approx((0.7 + 0.1) / 2)
+    oracle = compare(ROWS, "ari", "K given", "oracle")
+    assert oracle.scores.m.item() == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -38,7 +38,7 @@ def test_no_fit_and_no_other_view_is_above_the_oracle(seed: int) -> None:
     rows = [fit(entry, s, *rng.random(2)) for s in range(3) for entry in range(4 if s else 1)]
     for metric in ("ari", "davies_bouldin"):
         grid, selected, oracle = (
-            score_table(rows, metric, "K given", view).oriented.item()
+            compare(rows, metric, "K given", view).oriented.m.item()
             for view in ("grid", "selected", "oracle")
         )
         sign = 1 if metric == "ari" else -1
@@ -48,10 +48,10 @@ def test_no_fit_and_no_other_view_is_above_the_oracle(seed: int) -> None:
 
 def test_selection_does_not_change_with_the_labels() -> None:
     turned = [{**row, "ari": None if row["ari"] is None else 1 - row["ari"]} for row in ROWS]
-    before, after = (score_table(rows, "ari", "K given").values for rows in (ROWS, turned))
+    before, after = (compare(rows, "ari", "K given").scores for rows in (ROWS, turned))
     np.testing.assert_allclose(after, 1 - before)
 
 
 def test_without_an_objective_the_first_settings_stand_for_the_method() -> None:
     rows = [{**row, "objective": None} for row in ROWS]
-    assert score_table(rows, "ari", "K given").values.item() == pytest.approx((0.5 + 0.1) / 2)
+    assert compare(rows, "ari", "K given").scores.m.item() == pytest.approx((0.5 + 0.1) / 2)

@@ -19,8 +19,6 @@ _NAMES = {
     "isthmus.figures.style": "save",
     "isthmus.paper.figures.records": "attention_experiment",
     "isthmus.paper.figures.capacity": "basins_merging capacity_bounds retrieval_sweep",
-    "isthmus.paper.figures.study": "MetricColumn Ranking critical_difference_diagram grid_violins "
-    "score_map",
     "isthmus.io.files": "write_atomically",
     "isthmus.report": "Finding Section Verdict page",  # moved there; the old names still work
 }

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress, product
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pandas import DataFrame
 
 from isthmus.paper.study import statistics as st
@@ -54,55 +52,6 @@ def selected(frame: DataFrame) -> DataFrame:
     return best_first.drop_duplicates([*CELL, "seed"])
 
 
-@dataclass(frozen=True)
-class Scores:
-    """One score for each dataset and method. Prints as a Markdown table.
-
-    Attributes
-    ----------
-    values : ndarray (datasets, methods)
-        NaN where no fit has a score.
-    attempts : ndarray (datasets, methods)
-        Number of fits, with or without a score.
-    """
-
-    metric: str
-    view: View
-    kind: Kind
-    datasets: tuple[str, ...]
-    methods: tuple[str, ...]
-    values: NDArray[np.float64]
-    attempts: NDArray[np.int64]
-
-    @property
-    def oriented(self) -> NDArray[np.float64]:
-        """The values with the sign that makes higher better."""
-        return -self.values if self.metric in LOWER_IS_BETTER else self.values
-
-    @property
-    def comparable(self) -> NDArray[np.bool_]:
-        """(datasets,); True where every method was run and at least one has a score."""
-        return np.asarray((self.attempts > 0).all(1) & np.isfinite(self.values).any(1))
-
-    @property
-    def fits(self) -> dict[tuple[str, str], int]:
-        """Number of fits by dataset and method, without those that were not run."""
-        counts = zip(product(self.datasets, self.methods), self.attempts.flat, strict=True)
-        return {cell: int(count) for cell, count in counts if count}
-
-    @property
-    def cells(self) -> dict[tuple[str, str], float]:
-        """Scores by dataset and method, without those that were not run."""
-        return dict(zip(self.fits, self.values[self.attempts > 0].tolist(), strict=True))
-
-    def __str__(self) -> str:
-        cells, records = self.cells, []
-        for name in self.datasets:
-            scores = {each: cells.get((name, each), "not run") for each in self.methods}
-            records.append({"dataset": name, **scores})
-        return f"{self.metric}, {self.kind}: {VIEWS[self.view]}\n\n{table(records)}"
-
-
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """Return records with the same keys as a Markdown table."""
     heads = [name.replace("_", " ") for name in (records or [{}])[0]]
@@ -131,8 +80,156 @@ def distribution(
     return {cell: fits.tolist() for cell, fits in scored.groupby(CELL, sort=False)[metric]}
 
 
-def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Scores:
-    """Return one score for each dataset and method.
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Scores of methods by one metric, their ranks, and tests. Prints as Markdown.
+
+    Ranks are over the datasets on which every method was run; a method that was run and has no
+    score ranks last. A pair is compared on the datasets where both have a score.
+
+    Attributes
+    ----------
+    scores : DataFrame (datasets, methods)
+        One score for each dataset and method; NaN where no fit has a score.
+    fits : DataFrame (datasets, methods)
+        Number of fits, with or without a score.
+    """
+
+    metric: str
+    view: View
+    kind: Kind
+    scores: DataFrame
+    fits: DataFrame
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods."""
+        return tuple(self.scores.columns)
+
+    @property
+    def oriented(self) -> DataFrame:
+        """The scores with the sign that makes higher better."""
+        return -self.scores if self.metric in LOWER_IS_BETTER else self.scores
+
+    @property
+    def ranked(self) -> DataFrame:
+        """The scores of the datasets that ranks are over: all methods were run, one has a score."""
+        return self.oriented[(self.fits > 0).all(axis=1) & self.scores.notna().any(axis=1)]
+
+    @property
+    def left_out(self) -> list[str]:
+        """Datasets on which a method was not run, or none has a score."""
+        return [name for name in self.scores.index if name not in self.ranked.index]
+
+    @cached_property
+    def pairs(self) -> list[st.Pair]:
+        """The comparison of each two methods."""
+        if len(self.methods) < 2:
+            return []
+        if self.metric in BOUNDED:
+            return st.pairwise(self.oriented, self.methods)
+        # Differences of logarithms do not depend on units.
+        sizes = np.log(np.maximum(np.abs(self.oriented), SMALLEST))
+        signed = np.where(np.signbit(self.oriented), -sizes, sizes)
+        return st.pairwise(signed, self.methods, None)
+
+    @cached_property
+    def ranks(self) -> dict[str, float]:
+        """Mean ranks by method; empty if there is nothing to rank."""
+        if len(self.methods) < 2 or self.ranked.empty:
+            return {}
+        return dict(zip(self.methods, st.mean_ranks(self.ranked).tolist(), strict=True))
+
+    @cached_property
+    def friedman(self) -> st.Friedman | None:
+        """Friedman's test that all methods are equally good."""
+        return st.friedman(self.ranked) if self.ranks else None
+
+    @cached_property
+    def critical_difference(self) -> float | None:
+        """Nemenyi's critical difference of mean ranks, at level 0.05."""
+        return st.critical_difference(len(self.ranks), len(self.ranked)) if self.ranks else None
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """Sets of methods whose mean ranks do not differ significantly."""
+        return st.groups(self.ranks, self.critical_difference or 0.0)
+
+    def pair(self, first: str, second: str) -> st.Pair | None:
+        """Return the comparison of two methods, or None if one of them is missing."""
+        for each in self.pairs:
+            if {each.first, each.second} == {first, second}:
+                return each if each.first == first else each.reversed()
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison for JSON."""
+        test, counted = self.friedman, self.scores.loc[self.ranked.index]
+        return {
+            "question": self.kind,
+            "metric": self.metric,
+            "view": self.view,
+            "datasets": list(self.scores.index),
+            "methods": list(self.methods),
+            "scores": without_nan(self.scores.to_numpy().tolist()),
+            "fits": self.fits.to_numpy().tolist(),
+            "not_ranked": self.left_out,
+            "means": without_nan(counted.mean().to_dict()),
+            "datasets_in_mean": counted.count().to_dict(),
+            "mean_ranks": self.ranks,
+            "friedman": test and {"statistic": test.statistic, "p_value": test.p_value},
+            "critical_difference": self.critical_difference,
+            "not_told_apart": [list(each) for each in self.groups],
+            "pairs": [pair.as_dict() for pair in self.pairs],
+        }
+
+    def __str__(self) -> str:
+        cells = self.scores.astype(object).where(self.fits > 0, "not run")
+        records = cells.rename_axis("dataset").reset_index().to_dict("records")
+        lines = [f"{self.metric}, {self.kind}: {VIEWS[self.view]}\n\n{table(records)}"]
+        if not self.ranks:
+            words = "there is only one method, or no dataset on which all methods were run."
+            return f"{lines[0]}\n\nNothing to rank: {words}"
+        if self.metric in BOUNDED:  # means over other datasets cannot be compared
+            means = self.scores.loc[self.ranked.index].mean(skipna=False)
+            words = ("none" if np.isnan(mean) else f"{mean:.3f}" for mean in means)
+            lines.append(f"| **mean** | {' | '.join(words)} |")
+        ranks = (f"{rank:.2f}" for rank in self.ranks.values())
+        lines.append(f"| **mean rank** | {' | '.join(ranks)} |")
+        return "\n".join([*lines, "", *self._remarks()])
+
+    def _remarks(self) -> Iterator[str]:
+        test = self.friedman
+        assert test is not None
+        yield (
+            f"Friedman chi2 = {test.statistic:.2f}, p = {test.p_value:.2g} ({len(self.ranks)} "
+            f"methods, {len(self.ranked)} datasets): the methods "
+            f"{'differ' if test.p_value < st.LEVEL else 'do not differ significantly'}."
+        )
+        together = "; ".join(", ".join(each) for each in self.groups) or "none"
+        yield (
+            f"Nemenyi's critical difference of mean ranks is {self.critical_difference:.2f}. "
+            f"Not significantly different: {together}."
+        )
+        differing = [pair for pair in self.pairs if pair.p_value < st.LEVEL]
+        differing = [pair if pair.difference > 0 else pair.reversed() for pair in differing]
+        different = "; ".join(
+            f"{pair.first} above {pair.second} (p = {pair.p_value:.2g})" for pair in differing
+        )
+        yield f"Pairs that differ (Wilcoxon, Holm): {different or 'none'}."
+        if self.metric in BOUNDED:
+            equal = [f"{p.first} and {p.second}" for p in self.pairs if p.verdict == "competitive"]
+            yield (
+                f"Pairs that are equivalent within {st.MARGIN:g} (two one-sided tests): "
+                f"{'; '.join(equal) or 'none'}."
+            )
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            yield f"Not ranked, because a method was not run or none has a score: {names}."
+
+
+def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Comparison:
+    """Compare methods by one score for each dataset.
 
     Parameters
     ----------
@@ -149,156 +246,22 @@ def score_table(rows: Iterable[Row], metric: str, kind: Kind, view: View = "sele
     """
     as_choice(metric, "metric", METRICS)
     as_choice(view, "view", tuple(VIEWS))
+    as_choice(kind, "kind", ("K given", "K unknown"))
     frame = as_frame(rows)
     frame = frame[frame.kind == kind]
-    datasets, methods = (tuple(frame[name].unique()) for name in CELL)
+    datasets, methods = (frame[name].unique() for name in CELL)
     best = "min" if metric in LOWER_IS_BETTER else "max"
     reduction = {"grid": "median", "selected": "mean", "oracle": best}[view]
     kept = selected(frame) if view == "selected" else frame[frame.status == "ok"]
-    cells, shape = list(product(datasets, methods)), (len(datasets), len(methods))
-    values = kept.groupby(CELL)[metric].agg(reduction).reindex(cells)
-    attempts = frame.groupby(CELL).size().reindex(cells, fill_value=0)
-    arrays = values.to_numpy(np.float64).reshape(shape), attempts.to_numpy(np.int64).reshape(shape)
-    return Scores(metric, view, kind, datasets, methods, *arrays)
+    scores = kept.groupby(CELL)[metric].agg(reduction).unstack().reindex(datasets, columns=methods)
+    fits = frame.groupby(CELL).size().unstack(fill_value=0).reindex(datasets, columns=methods)
+    return Comparison(metric, view, kind, scores, fits)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Ranks and tests of methods from one table of scores. Prints as Markdown.
-
-    Ranks are over the datasets on which every method was run; a method that was run and has no
-    score ranks last. A pair is compared on the datasets where both have a score. There are no
-    `ranks`, the mean ranks by method, if there is nothing to rank; `critical_difference` is
-    Nemenyi's, at level 0.05.
-    """
-
-    scores: Scores
-    pairs: tuple[st.Pair, ...] = ()
-    ranks: dict[str, float] = field(default_factory=dict)
-    friedman: st.Friedman | None = None
-    critical_difference: float | None = None
-
-    @property
-    def ranked(self) -> tuple[str, ...]:
-        """Datasets that the ranks are over."""
-        return tuple(compress(self.scores.datasets, self.scores.comparable))
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Datasets on which a method was not run, or none has a score."""
-        return tuple(compress(self.scores.datasets, ~self.scores.comparable))
-
-    @cached_property
-    def groups(self) -> list[tuple[str, ...]]:
-        """Sets of methods whose mean ranks do not differ significantly."""
-        return st.groups(self.ranks, self.critical_difference or 0.0)
-
-    def pair(self, first: str, second: str) -> st.Pair | None:
-        """Return the comparison of two methods, or None if one of them is missing."""
-        for each in self.pairs:
-            if {each.first, each.second} == {first, second}:
-                return each if each.first == first else each.reversed()
-        return None
-
-    def mean(self, method: str, other: str | None = None) -> float:
-        """Return the mean score over the ranked datasets, or over those of a pair of methods.
-
-        Datasets on which the method has no score are excluded; see `covered`.
-        """
-        names = [method] if other is None else [method, other]
-        columns = self.scores.values[:, [self.scores.methods.index(name) for name in names]]
-        if other is None:
-            columns = columns[self.scores.comparable]
-        kept = columns[np.isfinite(columns).all(1), 0]
-        return float(kept.mean()) if len(kept) else math.nan
-
-    def covered(self, method: str) -> int:
-        """Return the number of ranked datasets on which the method has a score."""
-        column = self.scores.values[self.scores.comparable, self.scores.methods.index(method)]
-        return int(np.isfinite(column).sum())
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the comparison for JSON."""
-        scores, test = self.scores, self.friedman
-        return {
-            "question": scores.kind,
-            "metric": scores.metric,
-            "view": scores.view,
-            "datasets": list(scores.datasets),
-            "methods": list(scores.methods),
-            "scores": [[_finite(value) for value in row] for row in scores.values],
-            "fits": scores.attempts.tolist(),
-            "not_ranked": list(self.left_out),
-            "means": {name: _finite(self.mean(name)) for name in scores.methods},
-            "datasets_in_mean": {name: self.covered(name) for name in scores.methods},
-            "mean_ranks": self.ranks,
-            "friedman": test and {"statistic": test.statistic, "p_value": test.p_value},
-            "critical_difference": self.critical_difference,
-            "not_told_apart": [list(each) for each in self.groups],
-            "pairs": [pair.as_dict() for pair in self.pairs],
-        }
-
-    def __str__(self) -> str:
-        lines, names = [str(self.scores)], self.scores.methods
-        if not self.ranks:
-            words = "there is only one method, or no dataset on which all methods were run."
-            return f"{lines[0]}\n\nNothing to rank: {words}"
-        if self.scores.metric in BOUNDED:  # means over other datasets cannot be compared
-            whole = {name: self.covered(name) == len(self.ranked) for name in names}
-            means = (f"{self.mean(name):.3f}" if whole[name] else "none" for name in names)
-            lines.append(f"| **mean** | {' | '.join(means)} |")
-        ranks = (f"{self.ranks[name]:.2f}" for name in names)
-        lines.append(f"| **mean rank** | {' | '.join(ranks)} |")
-        return "\n".join([*lines, "", *self._remarks()])
-
-    def _remarks(self) -> Iterator[str]:
-        assert self.friedman is not None
-        words = "differ" if self.friedman.p_value < st.LEVEL else "do not differ significantly"
-        yield f"{self.friedman}: the methods {words}."
-        together = "; ".join(", ".join(each) for each in self.groups) or "none"
-        yield (
-            f"Nemenyi's critical difference of mean ranks is {self.critical_difference:.2f}. "
-            f"Not significantly different: {together}."
-        )
-        differing = [pair for pair in self.pairs if pair.p_value < st.LEVEL]
-        differing = [pair if pair.difference > 0 else pair.reversed() for pair in differing]
-        different = "; ".join(
-            f"{pair.first} above {pair.second} (p = {pair.p_value:.2g})" for pair in differing
-        )
-        yield f"Pairs that differ (Wilcoxon, Holm): {different or 'none'}."
-        if self.scores.metric in BOUNDED:
-            equal = [f"{p.first} and {p.second}" for p in self.pairs if p.verdict == "competitive"]
-            yield (
-                f"Pairs that are equivalent within {st.MARGIN:g} (two one-sided tests): "
-                f"{'; '.join(equal) or 'none'}."
-            )
-        if self.left_out:
-            names = ", ".join(self.left_out)
-            yield f"Not ranked, because a method was not run or none has a score: {names}."
-
-
-def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Comparison:
-    """Rank methods by their scores and test which of them differ.
-
-    See :func:`score_table` for the parameters.
-    """
-    scores = score_table(rows, metric, kind, view)
-    table, methods = scores.oriented, scores.methods
-    if len(methods) < 2:
-        return Comparison(scores)
-    if metric in BOUNDED:
-        pairs = st.pairwise(table, methods)
-    else:  # differences of logarithms do not depend on units
-        sizes = np.log(np.maximum(np.abs(table), SMALLEST))
-        pairs = st.pairwise(np.where(np.signbit(table), -sizes, sizes), methods, None)
-    ranked = table[scores.comparable]
-    if not len(ranked):
-        return Comparison(scores, tuple(pairs))
-    ranks = dict(zip(methods, st.mean_ranks(ranked).tolist(), strict=True))
-    width = st.critical_difference(len(methods), len(ranked))
-    return Comparison(scores, tuple(pairs), ranks, st.friedman(ranked), width)
-
-
-def _finite(value: float) -> float | None:
-    """Return the number, or None, as JSON has no NaN."""
-    return float(value) if math.isfinite(value) else None
+def without_nan(values: Any) -> Any:
+    """Return nested lists and dicts with None in place of NaN, which JSON does not have."""
+    if isinstance(values, dict):
+        return {name: without_nan(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [without_nan(value) for value in values]
+    return None if values != values else values

@@ -1,23 +1,37 @@
-"""The figures of a study."""
+"""The figures of a study: mean ranks, a map of scores, and violins of all fits."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+from pandas import DataFrame
 
-from isthmus.paper.figures.study import (
-    MetricColumn,
-    Ranking,
-    critical_difference_diagram,
-    grid_violins,
-    score_map,
+from isthmus.figures.style import (
+    CURVE,
+    DEPTH,
+    INK,
+    MEMORY,
+    MUTED,
+    PAPER,
+    RULE,
+    heading,
+    new_figure,
+    note_at,
+    styled,
 )
-from isthmus.paper.study.comparison import distribution
+from isthmus.paper.study.comparison import Comparison, distribution
 from isthmus.paper.study.methods import BOUNDED, LABELLED, UNLABELLED, Kind
 from isthmus.paper.study.store import Row
-from isthmus.paper.study.verdict import Report, make_report
+from isthmus.paper.study.verdict import make_report
 
 QUESTIONS: dict[Kind, str] = {"K given": "given", "K unknown": "not given"}
 TITLES = {
@@ -30,6 +44,14 @@ TITLES = {
     "silhouette": "Silhouette",
 }
 OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO", "BasinFlow")
+# Heights in a diagram of ranks, in lines of text. The axis is at zero; down is positive.
+RULER, FIRST_BAR, BAR, LEADER = -1.5, 0.55, 0.42, 0.95
+COLOURS = (MEMORY, CURVE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
+ROW_HEIGHT, HALF_WIDTH, RESOLUTION = 0.92, 0.42, 120
+# Smallest height of a violin, as a share of its panel, so that equal fits are visible.
+SMOOTHEST = 0.012
+# Fewer fits than this are drawn as dots.
+FEWEST = 5
 
 
 def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> dict[str, Figure]:
@@ -44,36 +66,261 @@ def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> d
     """
     report = make_report(rows)
     drawn: dict[str, Figure] = {}
-    tables, rankings = {}, {}
+    compared: dict[str, Comparison] = {}
     for kind, word in QUESTIONS.items():
-        comparison, title = report.comparison(kind, "ari"), f"The number of clusters is {word}"
-        scores, test = comparison.scores, comparison.friedman
-        if not scores.methods:
+        comparison = report.comparison(kind, "ari")
+        if not comparison.methods:
             continue
-        tables[title] = scores.cells
+        compared[f"The number of clusters is {word}"] = comparison
         for metrics, group in ((LABELLED, "labelled"), (UNLABELLED, "unlabelled")):
             name = f"violins-{kind.removeprefix('K ')}-{group}"
             if only is None or name in only:
-                columns = [_column(report, rows, kind, metric) for metric in metrics]
-                drawn[name] = grid_violins(columns, scores.datasets, scores.methods)
-        if test is not None and comparison.critical_difference is not None:
-            note = (
-                f"ARI of the selected fit (datasets: {test.datasets}); Friedman p = "
-                f"{test.p_value:.2g}. Bars join methods that do not differ significantly."
-            )
-            width, joined = comparison.critical_difference, comparison.groups
-            rankings[title] = Ranking(comparison.ranks, width, joined, note, OURS)
-    if rankings and (only is None or "critical-difference" in only):
-        drawn["critical-difference"] = critical_difference_diagram(rankings)
+                drawn[name] = violins(
+                    Column(
+                        report.comparison(kind, metric),
+                        report.comparison(kind, metric, "oracle").scores,
+                        distribution(rows, metric, kind),
+                    )
+                    for metric in metrics
+                )
+    ranked = {title: each for title, each in compared.items() if each.ranks}
+    if ranked and (only is None or "critical-difference" in only):
+        drawn["critical-difference"] = rank_diagrams(ranked)
     if only is None or "scores" in only:
-        datasets = sorted({dataset for table in tables.values() for dataset, _ in table})
-        drawn["scores"] = score_map(tables, datasets, "ARI of the fit selected without labels")
+        drawn["scores"] = score_maps(compared)
     return drawn
 
 
-def _column(report: Report, rows: Sequence[Row], kind: Kind, metric: str) -> MetricColumn:
-    selected = report.comparison(kind, metric, "selected").scores
-    oracle = report.comparison(kind, metric, "oracle").scores
-    fits = distribution(rows, metric, kind)
-    scale: Literal["shared", "log"] = "shared" if metric in BOUNDED else "log"
-    return MetricColumn(TITLES[metric], fits, selected.cells, oracle.cells, scale, selected.fits)
+@styled
+def rank_diagrams(compared: Mapping[str, Comparison]) -> Figure:
+    """Draw mean ranks on a line and join methods that do not differ significantly (Demšar, 2006).
+
+    Each comparison has a diagram, below its title.
+    """
+    depths = [_depth(each) for each in compared.values()]
+    figure = new_figure(sum(0.36 * depth + 0.9 for depth in depths), gap=0.04)
+    grid = figure.subplots(len(depths), 1, squeeze=False, height_ratios=depths)
+    for axes, (title, comparison) in zip(grid.flat, compared.items(), strict=True):
+        _draw_ranks(axes, comparison)
+        assert comparison.friedman is not None
+        p_value = f"Friedman p = {comparison.friedman.p_value:.2g}"
+        note = (
+            f"ARI of the selected fit (datasets: {len(comparison.ranked)}); {p_value}. Bars join "
+            "methods that do not differ significantly."
+        )
+        heading(axes, title, note, characters=120, lines=1)
+    return figure
+
+
+def _depth(comparison: Comparison) -> float:
+    leaders = (len(comparison.ranks) + 1) // 2
+    return -RULER + FIRST_BAR + BAR * len(comparison.groups) + LEADER * leaders + 0.8
+
+
+def _draw_ranks(axes: Axes, comparison: Comparison) -> None:
+    ranks, last = comparison.ranks, len(comparison.ranks)
+    wide, edge, top = 0.3 * (last - 1), 0.06 * (last - 1), FIRST_BAR + BAR * len(comparison.groups)
+    axes.set(xlim=(1 - wide, last + wide), ylim=(_depth(comparison) + RULER, RULER - 0.5))
+    axes.axis("off")
+    axes.plot([1, last], [0, 0], color=INK, lw=1.2)
+    axes.text(1 - edge, 0, "mean rank", ha="right", va="center", color=MUTED)
+    for rank in range(1, last + 1):
+        axes.plot([rank, rank], [-0.22, 0], color=INK, lw=1.2)
+        axes.text(rank, -0.32, f"{rank}", ha="center", va="bottom", color=MUTED, fontsize=9.5)
+    _draw_ruler(axes, comparison.critical_difference or 0.0, last)
+    for level, group in enumerate(comparison.groups):
+        ends = [ranks[name] for name in group]
+        bar = np.array([min(ends) - 0.02 * last / 6, max(ends) + 0.02 * last / 6])
+        level_of_bar = [FIRST_BAR + BAR * level] * 2
+        axes.plot(bar, level_of_bar, color=CURVE, lw=4.5, solid_capstyle="round", zorder=3)
+    for place, name in enumerate(sorted(ranks, key=lambda name: ranks[name])):
+        better = place < (last + 1) // 2
+        height = top + LEADER * ((place if better else last - 1 - place) + 0.6)
+        end, side, offset = (1 - edge, "right", -5) if better else (last + edge, "left", 5)
+        axes.plot([ranks[name], ranks[name], end], [0, height, height], color=MUTED, lw=0.9)
+        words = f"{name}  {ranks[name]:.2f}" if better else f"{ranks[name]:.2f}  {name}"
+        weight = "bold" if name in OURS else "normal"
+        look = {"ha": side, "va": "center", "fontweight": weight, "fontsize": 10.5}
+        note_at(axes, words, (end, height), (offset, 0), **look)
+
+
+def _draw_ruler(axes: Axes, width: float, last: int) -> None:
+    """Draw the critical difference at the start of the axis, in words if it is wider than that."""
+    end, place = 1 + width, (1.0, 0)
+    words = f"critical difference {width:.2f}"
+    if end > last:
+        words += ", more than the whole axis: no two methods can differ significantly"
+    else:
+        axes.plot([1, end], [RULER, RULER], color=CURVE, lw=1.6)
+        for tick in (1, end):
+            axes.plot([tick, tick], [RULER - 0.16, RULER + 0.16], color=CURVE, lw=1.6)
+        place = end, 6
+    look = {"va": "center", "color": CURVE, "fontsize": 9.5}
+    note_at(axes, words, (place[0], RULER), (place[1], 0), **look).set_in_layout(False)
+
+
+@styled
+def score_maps(compared: Mapping[str, Comparison]) -> Figure:
+    """Draw scores as shaded numbers: datasets in rows, methods in columns, the best in bold."""
+    datasets = sorted({name for each in compared.values() for name in each.scores.index})
+    figure = new_figure(2.0 + 0.29 * len(datasets), gap=0.02)
+    widths = [len(each.methods) for each in compared.values()]
+    grid = figure.subplots(1, len(compared), squeeze=False, width_ratios=widths)
+    note = "ARI of the fit selected without labels"
+    for axes, (title, comparison) in zip(grid.flat, compared.items(), strict=True):
+        _draw_scores(axes, comparison, datasets)
+        heading(axes, title, note, characters=70, lines=1)
+        note = " "
+    for axes in grid[0, 1:]:
+        axes.set_yticklabels([])
+    return figure
+
+
+def _draw_scores(axes: Axes, comparison: Comparison, datasets: Sequence[str]) -> None:
+    values = comparison.scores.reindex(datasets).to_numpy()
+    tried = comparison.fits.reindex(datasets, fill_value=0).to_numpy()
+    axes.imshow(np.nan_to_num(values).clip(0, 1), cmap=DEPTH, vmin=0, vmax=1, aspect="auto")
+    for row, column in np.argwhere(tried > 0):
+        value = values[row, column]
+        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5, "color": INK}
+        written = "none"
+        if np.isfinite(value):
+            written = f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
+            best = value >= np.nanmax(values[row]) - 5e-4
+            look |= {"color": PAPER if value > 0.72 else INK}
+            look |= {"fontweight": "bold" if best else "normal"}
+        axes.text(column, row, written, **look)
+    names, methods = [name.replace("_", " ") for name in datasets], comparison.methods
+    axes.set_xticks(range(len(methods)), methods, rotation=38, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(datasets)), names)
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.spines[:].set_visible(False)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column of panels: the scores of selected fits, of the best and of all, by one metric."""
+
+    selected: Comparison
+    best: DataFrame
+    fits: Mapping[tuple[str, str], Sequence[float]]
+
+    def values(self, dataset: str, method: str) -> NDArray[np.float64]:
+        """Return the scores of all fits of a method."""
+        return np.asarray(self.fits.get((dataset, method), ()), dtype=np.float64)
+
+
+@styled
+def violins(columns: Iterable[Column]) -> Figure:
+    """Draw the distribution of scores over all fits: datasets in rows, metrics in columns.
+
+    A violin spans the fits of one method; its width is their density. Fewer than five fits are
+    dots. A diamond marks the fit that the method selects, a ring the best fit, and a cross a
+    method without any score. ``n/m`` below a method means that n of m fits have a score. Metrics
+    without a common scale have a logarithmic axis for each dataset.
+    """
+    columns = list(columns)
+    datasets, methods = columns[0].best.index, columns[0].best.columns
+    figure = new_figure(1.15 + ROW_HEIGHT * len(datasets), gap=0.02)
+    grid = figure.subplots(len(datasets), len(columns), squeeze=False, sharex=True)
+    for place, column in enumerate(columns):
+        bounded = column.selected.metric in BOUNDED
+        for axes, dataset in zip(grid[:, place], datasets, strict=True):
+            _prepare(axes, column, datasets if bounded else [dataset], logarithmic=not bounded)
+            for spot, method in enumerate(methods):
+                _draw_fits(axes, spot, column, dataset, method)
+        grid[0, place].set_title(TITLES[column.selected.metric])
+    for axes, dataset in zip(grid[:, 0], datasets, strict=True):
+        label = dataset.replace("_", "\n", 1).replace("_", " ")
+        axes.set_ylabel(label, rotation=0, ha="right", va="center", color=INK, labelpad=6)
+    figure.align_ylabels(grid[:, 0])
+    _add_legend(figure, columns, methods)
+    return figure
+
+
+def _prepare(axes: Axes, column: Column, datasets: Sequence[str], logarithmic: bool) -> None:
+    """Set limits, ticks and grid of the axes, by the scores on some datasets."""
+    methods = column.best.columns
+    values = np.concatenate([column.values(*cell) for cell in product(datasets, methods)])
+    values = values[np.isfinite(values)]
+    logarithmic = logarithmic and len(values) > 0 and values.min() > 0
+    if logarithmic:
+        axes.set_yscale("log")
+        values = np.log(values)
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    pad = 0.12 * (high - low) or 0.1 * (abs(high) or 1.0)
+    limits = np.array([low - pad, high + pad])
+    axes.set_ylim(*(np.exp(limits) if logarithmic else limits))
+    if logarithmic:
+        ticks = [float(f"{np.exp(value):.2g}") for value in (low + 0.1 * pad, high - 0.1 * pad)]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis="y", nbins=4)
+    axes.set(xlim=(-0.6, len(methods) - 0.4), xticks=[])
+    axes.tick_params(length=2, pad=2, labelsize=8)
+    axes.grid(axis="y", color=RULE, lw=0.6)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+
+
+def _draw_fits(axes: Axes, spot: int, column: Column, dataset: str, method: str) -> None:
+    fits, colour = column.values(dataset, method), COLOURS[spot % len(COLOURS)]
+    attempts = column.selected.fits.loc[dataset, method]
+    if len(fits) < attempts:
+        edge = axes.get_xaxis_transform()
+        look: dict[str, Any] = {"xycoords": edge, "ha": "center", "va": "top", "color": MUTED}
+        note_at(axes, f"{len(fits)}/{attempts}", (spot, 0), (0, -2), fontsize=7.5, **look)
+    if not len(fits):
+        style: dict[str, Any] = {"color": MUTED, "ms": 5, "mew": 1.1, "zorder": 3}
+        axes.plot([spot], [0.12], "x", transform=axes.get_xaxis_transform(), **style)
+        return
+    if len(fits) < FEWEST:
+        axes.scatter(np.full(len(fits), spot), fits, s=22, color=colour, lw=0, zorder=3)
+    else:
+        heights, widths = _outline(fits, axes)
+        left, right = spot - HALF_WIDTH * widths, spot + HALF_WIDTH * widths
+        axes.fill_betweenx(heights, left, right, color=colour, lw=0.6)
+    best, chosen = (table.loc[dataset, method] for table in (column.best, column.selected.scores))
+    axes.plot([spot], [best], "o", mfc=PAPER, mec=INK, ms=5.6, mew=1.0, zorder=4)
+    axes.plot([spot], [chosen], "D", mfc=INK, mec=PAPER, ms=4.2, mew=0.7, zorder=5)
+
+
+def _outline(
+    fits: NDArray[np.float64], axes: Axes
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return heights (R,) from the lowest fit to the highest, and the density (R,), at most 1.
+
+    The bandwidth is Scott's, but at least wide enough to be visible.
+    """
+    logarithmic = axes.get_yscale() == "log"
+    forward, back = (np.log, np.exp) if logarithmic else (np.asarray, np.asarray)
+    values, (low, high) = forward(fits), forward(np.array(axes.get_ylim()))
+    least = SMOOTHEST * (high - low)
+    width = max(float(values.std()) * len(values) ** -0.2, least)
+    heights = np.linspace(values.min() - least, values.max() + least, RESOLUTION)
+    density = np.exp(-0.5 * ((heights[:, None] - values) / width) ** 2).sum(1)
+    return back(heights), density / density.max()
+
+
+def _add_legend(figure: Figure, columns: Sequence[Column], methods: Sequence[str]) -> None:
+    """Add a legend of the colours and of the marks that occur."""
+    handles: list[Any] = [
+        Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
+    ]
+    entries = [
+        ("D", INK, PAPER, 6.5, "selected without labels"),
+        ("o", PAPER, INK, 6.5, "best of all fits by this score"),
+        ("x", MUTED, MUTED, 6.5, "no score"),
+    ]
+    counts = [len(fits) for column in columns for fits in column.fits.values()]
+    if any(count < FEWEST for count in counts):
+        entries.append((".", MUTED, MUTED, 9.0, f"one fit, if fewer than {FEWEST}"))
+    if sum(counts) < sum(column.selected.fits.to_numpy().sum() for column in columns):
+        entries.append(("$n/m$", MUTED, MUTED, 17.0, "n of m fits have a score"))
+    for marker, face, edge, size, label in entries:
+        style: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size}
+        style |= {"mew": 0} if marker.startswith("$") else {}
+        handles.append(Line2D([], [], color="none", label=label, **style))
+    look: dict[str, Any] = {"fontsize": 10, "handlelength": 1.2, "columnspacing": 1.6}
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), **look)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,18 +43,11 @@ def mean_ranks(scores: Any) -> NDArray[np.float64]:
     return _ranks(scores).mean(0)
 
 
-@dataclass(frozen=True)
-class Friedman:
+class Friedman(NamedTuple):
     """Friedman's test that all methods are equally good."""
 
     statistic: float
     p_value: float
-    datasets: int
-    methods: int
-
-    def __str__(self) -> str:
-        sizes = f"{self.methods} methods, {self.datasets} datasets"
-        return f"Friedman chi2 = {self.statistic:.2f}, p = {self.p_value:.2g} ({sizes})"
 
 
 def friedman(scores: Any) -> Friedman:
@@ -64,7 +57,7 @@ def friedman(scores: Any) -> Friedman:
     between = float(((ranks.sum(0) - n * (k + 1) / 2) ** 2).sum())
     spread = float((ranks**2).sum()) - n * k * (k + 1) ** 2 / 4
     statistic = (k - 1) * between / spread if spread > 0 else 0.0
-    return Friedman(statistic, float(chi2.sf(statistic, k - 1)), n, k)
+    return Friedman(statistic, float(chi2.sf(statistic, k - 1)))
 
 
 def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> float:

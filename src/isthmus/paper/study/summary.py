@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -16,63 +15,12 @@ from isthmus.paper.study.methods import Method
 NEARLY = 0.8
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Methods, failures and rows of a study, as records for JSON. Prints as Markdown.
+def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> dict[str, Any]:
+    """Return records for JSON on methods, fits that are not ok, rows, and versions of the code.
 
-    Attributes
-    ----------
-    methods, failures, samples, versions : list of dict
-        Of each method; of each dataset, method and status other than "ok"; of each dataset; and of
-        each version of the code.
-    time_limit : float or None
-        CPU seconds after which fits were stopped; None if the results do not show it.
-    nearly_stopped : int
-        Number of successful fits that took more than 80 % of the time limit.
+    `time_limit` is the number of CPU seconds after which fits were stopped, or None if the results
+    do not show it, and `nearly_stopped` counts successful fits that took more than 80 % of it.
     """
-
-    methods: list[dict[str, Any]]
-    failures: list[dict[str, Any]]
-    samples: list[dict[str, Any]]
-    versions: list[dict[str, Any]]
-    time_limit: float | None = None
-    nearly_stopped: int = 0
-
-    @property
-    def fits(self) -> int:
-        """Number of fits."""
-        return sum(each["fits"] for each in self.methods)
-
-    @property
-    def succeeded(self) -> int:
-        """Number of fits with a result."""
-        return sum(each["ended"].get("ok", 0) for each in self.methods)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the summary for JSON."""
-        found = dict(vars(self))
-        return {"methods": found["methods"], "not_ok": found.pop("failures"), **found}
-
-    def __str__(self) -> str:
-        parts = [table(self.methods)]
-        if self.time_limit is not None:
-            parts.append(
-                f"{self.nearly_stopped} of the successful fits took more than {NEARLY:.0%} of the "
-                f"time limit of {self.time_limit:.0f} s. A slower machine may stop them, which "
-                "changes the results."
-            )
-        if self.failures:
-            parts += ["Fits that failed or were stopped:", table(self.failures)]
-        samples = []
-        for each in self.samples:
-            most, *fewer = sorted(each["used"], reverse=True)
-            rows = {count: each["used"][count] for count in fewer}
-            samples.append({**each, "used": most, "fewer": rows})
-        return "\n\n".join([*parts, table(self.versions), table(samples)])
-
-
-def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> Summary:
-    """Count the fits of a study by method, dataset, status and version of the code."""
     limit = frame.seconds[frame.status == "timeout"].max()
     times = frame.seconds[frame.status == "ok"]
     # The limit is the longest time of a stopped fit, unless a successful one took longer: then the
@@ -106,14 +54,35 @@ def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> Summary:
         }
         for name, fits in frame.dropna(subset="n_rows").groupby("dataset", sort=False)
     ]
-    return Summary(
-        [_counts(name, fits, methods) for name, fits in frame.groupby("method", sort=False)],
-        failures.reset_index().to_dict("records"),
-        samples,
-        versions,
-        float(limit) if limited else None,
-        int((times > NEARLY * limit).sum()) if limited else 0,
-    )
+    return {
+        "methods": [
+            _counts(name, fits, methods) for name, fits in frame.groupby("method", sort=False)
+        ],
+        "not_ok": failures.reset_index().to_dict("records"),
+        "samples": samples,
+        "versions": versions,
+        "time_limit": float(limit) if limited else None,
+        "nearly_stopped": int((times > NEARLY * limit).sum()) if limited else 0,
+    }
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Return a summary as Markdown."""
+    parts = [table(summary["methods"])]
+    if summary["time_limit"] is not None:
+        parts.append(
+            f"{summary['nearly_stopped']} of the successful fits took more than {NEARLY:.0%} of "
+            f"the time limit of {summary['time_limit']:.0f} s. A slower machine may stop them, "
+            "which changes the results."
+        )
+    if summary["not_ok"]:
+        parts += ["Fits that failed or were stopped:", table(summary["not_ok"])]
+    samples = []
+    for each in summary["samples"]:
+        most, *fewer = sorted(each["used"], reverse=True)
+        rows = {count: each["used"][count] for count in fewer}
+        samples.append({**each, "used": most, "fewer": rows})
+    return "\n\n".join([*parts, table(summary["versions"]), table(samples)])
 
 
 def _counts(name: Any, fits: DataFrame, methods: Mapping[str, Method]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from isthmus.paper.study.comparison import (
 from isthmus.paper.study.methods import BOUNDED, METHODS, METRICS, UNLABELLED, Kind, Method
 from isthmus.paper.study.statistics import LEVEL, MARGIN, Pair, Verdict
 from isthmus.paper.study.store import Row
-from isthmus.paper.study.summary import Summary, summarize
+from isthmus.paper.study.summary import summarize, summary_text
 
 KINDS: tuple[Kind, ...] = ("K given", "K unknown")
 SCALED = tuple(metric for metric in METRICS if metric in BOUNDED)
@@ -81,7 +82,7 @@ class Claim:
     @property
     def pairs(self) -> dict[str, Pair]:
         """The two methods by metric; empty if one of them is missing."""
-        found = {each.scores.metric: each.pair(*self.methods) for each in self.comparisons}
+        found = {each.metric: each.pair(*self.methods) for each in self.comparisons}
         return {metric: pair for metric, pair in found.items() if pair is not None}
 
     def verdict(self, metric: str) -> Verdict:
@@ -132,13 +133,12 @@ class Claim:
         title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
         records, not_worse = [], f"p, not worse by {MARGIN:g}"
         for each in self.comparisons:
-            metric, pair = each.scores.metric, each.pair(*self.methods)
+            metric, pair = each.metric, each.pair(*self.methods)
             if pair is None:
                 continue
-            means = each.mean(*self.methods), each.mean(*reversed(self.methods))
             record: dict[str, Any] = {
                 "metric": metric,
-                **dict(zip(self.methods, means, strict=True)),
+                **each.scores[[*self.methods]].dropna().mean().to_dict(),
                 "difference": f"{pair.difference:+.3f}",
                 "ahead": pair.ahead,
                 "behind": pair.behind,
@@ -194,34 +194,49 @@ class ClusterNumbers:
         )
 
 
-@dataclass(frozen=True)
 class Report:
     """All results of a study. Prints as Markdown; :meth:`to_json` is for machines."""
 
-    comparisons: tuple[Comparison, ...]
-    cluster_numbers: tuple[ClusterNumbers, ...]  # of methods that find the number
-    summary: Summary
+    def __init__(self, frame: DataFrame, methods: Mapping[str, Method]) -> None:
+        order = {name: place for place, name in enumerate(methods)}
+        self._frame = frame.sort_values(
+            "method", key=lambda names: names.map(order).fillna(len(order)), kind="stable"
+        )
+        self._compared: dict[tuple[str, str, str], Comparison] = {}
+        self.summary = summarize(self._frame, methods)
 
     def comparison(self, kind: Kind, metric: str, view: View = "selected") -> Comparison:
         """Return the comparison for a question, a metric and a view."""
-        for each in self._chosen([metric], [kind], [view]):
-            return each
-        raise InvalidInputError(
-            f"There is no comparison of {kind!r}, {metric!r}, {view!r}. Questions are "
-            f"{', '.join(KINDS)}; metrics {', '.join(METRICS)}; views {', '.join(VIEWS)}."
-        )
+        key = kind, metric, view
+        if key not in self._compared:
+            self._compared[key] = compare(self._frame, metric, kind, view)
+        return self._compared[key]
 
     def claim(self, view: View = "selected", statement: str = next(iter(CLAIMS))) -> Claim:
         """Return the test of a claim, by default the paper's: ClAM+ELBO is as good as ClAM."""
         comparisons = (self.comparison("K given", name, view) for name in METRICS)
         return Claim(statement, view, tuple(comparisons))
 
+    @cached_property
+    def cluster_numbers(self) -> tuple[ClusterNumbers, ...]:
+        """The numbers of clusters of each method that finds them."""
+        unknown = self._frame[self._frame.kind == "K unknown"]
+        fits = selected(unknown).groupby(CELL)[["n_clusters", "n_classes"]].median().dropna()
+        found = {name: each.droplevel("method") for name, each in fits.groupby("method")}
+        return tuple(
+            ClusterNumbers(
+                name, found[name].n_clusters.to_dict(), found[name].n_classes.astype(int).to_dict()
+            )
+            for name in unknown.method.unique()
+            if name in found
+        )
+
     def growing(self, view: View = "selected") -> dict[tuple[str, str], dict[str, Pair]]:
         """Compare ClAM+CRP and ClAM+CRP+ELBO with all methods that find K, by metric."""
         found: dict[tuple[str, str], dict[str, Pair]] = {}
         for metric in SCALED:
             comparison = self.comparison("K unknown", metric, view)
-            for first, second in product(GROWING, comparison.scores.methods):
+            for first, second in product(GROWING, comparison.methods):
                 pair = comparison.pair(first, second)
                 if pair is not None and (second, first) not in found:
                     found.setdefault((first, second), {})[metric] = pair
@@ -242,7 +257,7 @@ class Report:
                 for (first, second), pairs in self.growing().items()
             ],
             "comparisons": [each.as_dict() for each in self._chosen(**chosen)],
-            "account": self.summary.as_dict(),
+            "account": self.summary,
         }
 
     def to_json(self, **chosen: Iterable[str]) -> str:
@@ -257,10 +272,11 @@ class Report:
         metrics, kinds, views : iterable of str, optional
             Comparisons to include. Default: all.
         """
-        datasets = len({name for each in self.comparisons for name in each.scores.datasets})
-        sizes = f"{len(self.summary.methods)} methods, {datasets} datasets"
-        count = f"{self.summary.succeeded:,} of {self.summary.fits:,} fits succeeded: {sizes}."
-        parts = ["# Tables of the study", count, DEFINITION]
+        methods, datasets = self.summary["methods"], self._frame.dataset.nunique()
+        fits = sum(each["fits"] for each in methods)
+        succeeded = sum(each["ended"].get("ok", 0) for each in methods)
+        count = f"{succeeded:,} of {fits:,} fits succeeded: {len(methods)} methods, "
+        parts = ["# Tables of the study", f"{count}{datasets} datasets.", DEFINITION]
         for place, statement in enumerate(CLAIMS):
             title = "A further claim" if place else "The paper's claim"
             parts += [f"## {title}: {statement}"]
@@ -269,12 +285,10 @@ class Report:
         parts += ["## ClAM+CRP and ClAM+CRP+ELBO, which find the number of clusters"]
         parts += [self._growing_text()]
         for each in self._chosen(**chosen):
-            scores = each.scores
-            parts += [f"## {scores.kind}: {scores.metric}, {scores.view}", str(each)]
-        return "\n\n".join([*parts, "## Methods, fits and rows", str(self.summary)]) + "\n"
+            parts += [f"## {each.kind}: {each.metric}, {each.view}", str(each)]
+        return "\n\n".join([*parts, "## Methods, fits and rows", summary_text(self.summary)]) + "\n"
 
-    def __str__(self) -> str:
-        return self.text()
+    __str__ = text
 
     def _chosen(
         self,
@@ -282,9 +296,12 @@ class Report:
         kinds: Iterable[str] = KINDS,
         views: Iterable[str] = tuple(VIEWS),
     ) -> list[Comparison]:
-        wanted = set(product(metrics, kinds, views))
-        tables = [(each.scores, each) for each in self.comparisons]
-        return [each for s, each in tables if (s.metric, s.kind, s.view) in wanted]
+        wanted = {*metrics}, {*kinds}, {*views}
+        return [
+            self.comparison(kind, metric, view)
+            for kind, metric, view in product(KINDS, METRICS, VIEWS)
+            if metric in wanted[0] and kind in wanted[1] and view in wanted[2]
+        ]
 
     def _numbers_text(self) -> str:
         numbers = self.cluster_numbers
@@ -338,25 +355,4 @@ def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) ->
     frame = as_frame(rows)
     if frame.empty:
         raise InvalidInputError("There are no results yet; `isthmus study run` makes some.")
-    order = {name: place for place, name in enumerate(methods)}
-    frame = frame.sort_values(
-        "method", key=lambda names: names.map(order).fillna(len(order)), kind="stable"
-    )
-    comparisons = (
-        compare(frame, metric, kind, view) for kind in KINDS for metric in METRICS for view in VIEWS
-    )
-    return Report(tuple(comparisons), _cluster_numbers(frame), summarize(frame, methods))
-
-
-def _cluster_numbers(frame: DataFrame) -> tuple[ClusterNumbers, ...]:
-    unknown = frame[frame.kind == "K unknown"]
-    fits = selected(unknown).groupby(CELL)[["n_clusters", "n_classes"]].median().dropna()
-    return tuple(
-        ClusterNumbers(
-            name,
-            fits.xs(name, level="method").n_clusters.to_dict(),
-            fits.xs(name, level="method").n_classes.astype(int).to_dict(),
-        )
-        for name in unknown.method.unique()
-        if name in fits.index.get_level_values("method")
-    )
+    return Report(frame, methods)
