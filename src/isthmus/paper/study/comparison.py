@@ -192,8 +192,8 @@ class Comparison:
             return f"{lines[0]}\n\nNothing to rank: {words}"
         if self.metric in BOUNDED:  # means over other datasets cannot be compared
             means = self.scores.loc[self.ranked.index].mean(skipna=False)
-            words = ("none" if np.isnan(mean) else f"{mean:.3f}" for mean in means)
-            lines.append(f"| **mean** | {' | '.join(words)} |")
+            shown = ("none" if np.isnan(mean) else f"{mean:.3f}" for mean in means)
+            lines.append(f"| **mean** | {' | '.join(shown)} |")
         ranks = (f"{rank:.2f}" for rank in self.ranks.values())
         lines.append(f"| **mean rank** | {' | '.join(ranks)} |")
         return "\n".join([*lines, "", *self._remarks()])
