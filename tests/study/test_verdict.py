@@ -76,18 +76,6 @@ def test_the_claim_has_the_p_values_of_scipy_corrected_for_all_pairs() -> None:
     assert (pair.ahead, pair.behind) == ((gaps > 0).sum(), (gaps < 0).sum())
 
 
-def test_ranks_and_friedman_of_the_report_are_those_of_scipy() -> None:
-    table = {method: RANDOM.random(9).tolist() for method in GIVEN}
-    found = make_report(rows_of(table)).comparison("K given", "ari")
-    scores = np.array([table[method] for method in GIVEN]).T
-    expected = stats.rankdata(-scores, axis=1).mean(0)
-    np.testing.assert_allclose([found.ranks[method] for method in GIVEN], expected)
-    assert found.friedman is not None
-    assert found.friedman.p_value == pytest.approx(stats.friedmanchisquare(*scores.T).pvalue)
-    lower = make_report(rows_of(table)).comparison("K given", "davies_bouldin")
-    np.testing.assert_allclose([len(GIVEN) + 1 - lower.ranks[method] for method in GIVEN], expected)
-
-
 BASE = (0.3 + 0.04 * np.arange(15)).tolist()
 WOBBLE = 0.001 * np.array([1, -2, 3, -4, 5, -6, 7, -8, 9, -10, 11, -12, 13, -14, 15])
 

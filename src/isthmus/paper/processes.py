@@ -27,8 +27,7 @@ from typing import Any, Literal
 
 import cloudpickle
 
-from isthmus.errors import InvalidInputError
-from isthmus.validation import as_count
+from isthmus.validation import as_count, as_number
 
 # Results must not depend on the number of calls at a time: every child has one thread.
 ENVIRONMENT = {
@@ -63,10 +62,11 @@ class Limits:
     wall_seconds: float = None  # type: ignore[assignment]  # __post_init__ fills it in
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value != math.inf and (name, value) != ("wall_seconds", None):
+                as_number(value, name, above=0)
         if vars(self)["wall_seconds"] is None:
             object.__setattr__(self, "wall_seconds", 10 * self.seconds + 30)
-        if not min(vars(self).values()) > 0:
-            raise InvalidInputError(f"Limits are numbers above zero, not {self}.")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -56,16 +57,19 @@ class Method:
         The settings to try. The first are the defaults of the method.
     kind : {"K given", "K unknown"}
         "K given" if the method gets the number of classes.
-    objective : callable, optional
+    objective : callable or str, optional
         ``objective(fitted, X)``, lower is better: the method's own criterion, which does not use
-        labels. Without one, the selected fit is that of the first settings.
+        labels; or the name of such a function, ``"module:name"``, or of an attribute or method of
+        the fitted clusterer, after a minus if higher is better. Without one, the selected fit is
+        that of the first settings.
     selects_by : str
         Name of the criterion, for the tables.
     seeded : bool
         False if the study runs the method with one seed only, because the result does not depend
         on it or the grid is long enough.
-    adapt : callable, optional
-        ``adapt(settings, X)`` converts settings relative to the data into absolute ones.
+    adapt : callable or str, optional
+        ``adapt(settings, X)`` converts settings relative to the data into absolute ones; or the
+        name of such a function.
     max_rows : int, optional
         Largest number of rows: a fixed random subsample of larger datasets is used.
 
@@ -81,10 +85,12 @@ class Method:
     factory: Callable[..., Any] | str
     grid: tuple[Settings, ...] = field(default=({},), repr=False)
     kind: Kind = "K given"
-    objective: Callable[[Any, NDArray[Any]], float] | None = field(default=None, repr=False)
+    objective: Callable[[Any, NDArray[Any]], float] | str | None = field(default=None, repr=False)
     selects_by: str = ""
     seeded: bool = True
-    adapt: Callable[[Settings, NDArray[Any]], Settings] | None = field(default=None, repr=False)
+    adapt: Callable[[Settings, NDArray[Any]], Settings] | str | None = field(
+        default=None, repr=False
+    )
     max_rows: int | None = None
 
     def __post_init__(self) -> None:
@@ -100,14 +106,27 @@ class Method:
     ) -> Any:
         """Return an unfitted estimator with these settings."""
         if self.adapt is not None and X is not None:
-            settings = self.adapt(settings, X)
-        factory = resolve_name(self.factory) if isinstance(self.factory, str) else self.factory
-        model = factory(**settings)
+            settings = _named(self.adapt)(settings, X)
+        model = _named(self.factory)(**settings)
         known = model.get_params()
         late: Settings = {"random_state": seed} if "random_state" in known else {}
         if self.kind == "K given":
             late["n_clusters" if "n_clusters" in known else "n_components"] = n_clusters
         return model.set_params(**late)
+
+    def judged(self, model: Any, X: NDArray[Any]) -> float:
+        """Return the objective of a fitted estimator, NaN without one."""
+        if self.objective is None:
+            return math.nan
+        if not isinstance(self.objective, str) or ":" in self.objective:
+            return float(_named(self.objective)(model, X))
+        value = getattr(model, self.objective.removeprefix("-"))
+        value = value(X) if callable(value) else value
+        return float(-value if self.objective.startswith("-") else value)
+
+
+def _named(function: Callable[..., Any] | str) -> Any:
+    return resolve_name(function) if isinstance(function, str) else function
 
 
 def judge(X: NDArray[Any], y: NDArray[Any], labels: NDArray[Any]) -> dict[str, float | None]:
@@ -179,38 +198,9 @@ def gamma_per_feature(settings: Settings, X: NDArray[Any]) -> Settings:
     return {**settings, "gamma": settings["gamma"] / X.shape[1]}
 
 
-def _objective(text: str) -> Callable[[Any, NDArray[Any]], float]:
-    """Return the function of a fitted model and its data that a name stands for."""
-
-    def objective(model: Any, X: NDArray[Any]) -> float:
-        if ":" in text:
-            return float(resolve_name(text)(model, X))
-        value = getattr(model, text.removeprefix("-"))
-        value = value(X) if callable(value) else value
-        return -value if text.startswith("-") else value
-
-    return objective
-
-
-def _method(
-    name: str,
-    grid: list[dict[str, list[Any]]],
-    objective: str | None = None,
-    given: bool = True,
-    adapt: str | None = None,
-    **fields: Any,
-) -> Method:
-    """Return a method as ``methods.toml`` describes it."""
-    return Method(
-        name,
-        grid=tuple(settings for choices in grid for settings in combinations(**choices)),
-        kind="K given" if given else "K unknown",
-        objective=None if objective is None else _objective(objective),
-        adapt=None if adapt is None else lambda *values: resolve_name(adapt)(*values),
-        **fields,
-    )
-
-
 _LISTED = tomllib.loads(Path(__file__).with_name("methods.toml").read_text(encoding="utf-8"))
-METHODS: dict[str, Method] = {name: _method(name, **fields) for name, fields in _LISTED.items()}
+METHODS: dict[str, Method] = {
+    name: Method(name, **fields | {"grid": sum((combinations(**c) for c in fields["grid"]), ())})
+    for name, fields in _LISTED.items()
+}
 """The methods of the study by name, each with its grid of settings."""

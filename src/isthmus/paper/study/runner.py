@@ -83,7 +83,7 @@ def fit(task: Task, method: Method, data: Prepared) -> dict[str, Any]:
         start = time.process_time()
         labels = np.asarray(model.fit_predict(X))
         seconds = time.process_time() - start
-        objective = np.nan if method.objective is None else method.objective(model, X)
+        objective = method.judged(model, X)
         scores = judge(X, y, labels)
     converged = getattr(model, "converged_", None)
     if converged is None and hasattr(model, "n_iter_") and hasattr(model, "max_iter"):
@@ -97,7 +97,7 @@ def fit(task: Task, method: Method, data: Prepared) -> dict[str, Any]:
         **scores,
         "n_clusters": len(sizes),
         "largest_share": float(sizes.max() / len(labels)),
-        "objective": float(objective) if np.isfinite(objective) else None,
+        "objective": objective if np.isfinite(objective) else None,
         "converged": None if converged is None else bool(converged),
         "seconds": seconds,
     }
@@ -111,11 +111,9 @@ def _fit(task: Task, pickled: bytes, place: tuple[Any, ...]) -> dict[str, Any] |
     try:
         data, method = _prepared(*place), cloudpickle.loads(pickled)
     except Exception as error:
-        kind, words = IsthmusError, f"{type(error).__name__}: {error}"
-        if isinstance(error, IsthmusError):
-            kind, words = type(error), str(error)
+        kind = type(error) if isinstance(error, IsthmusError) else IsthmusError
         name, host = f"{task.method} on {task.dataset}", socket.gethostname()
-        return kind(f"{name} could not be started on {host}: {words}")
+        return kind(f"{name} could not be started on {host}: {error}")
     return fit(task, method, data)
 
 
@@ -233,34 +231,33 @@ def run(
     """
     settings = settings or Settings()
     jobs = cores() if jobs is None else as_count(jobs, "jobs")
-    tasks, methods = settings.tasks(), settings.chosen
+    tasks = {task.id: task for task in settings.tasks()}
     if backend != "dask":
-        for dataset in dict.fromkeys(task.dataset for task in tasks):
+        for dataset in dict.fromkeys(task.dataset for task in tasks.values()):
             load(dataset, data_home)  # downloads it, or raises before any work
     store = Store(out)
     with _open_backend(backend, jobs, scheduler) as runner, store.writing():
-        rows, counted = store.read(everything=True), {row["id"] for row in store.read()}
-        store.set_plan(tasks)
-        set_aside = len(counted - {row["id"] for row in store.read()})
-        wanted = {task.id: task for task in tasks}
+        counted = {row["id"] for row in store.read()}
+        store.set_plan(tasks.values())
+        rows = store.read()
+        set_aside = len(counted - {row["id"] for row in rows})
         statuses = {
             row["id"]: row["status"]
             for row in rows
-            if row["id"] in wanted and (row["status"] == "ok" or not retry)
+            if row["id"] in tasks and (row["status"] == "ok" or not retry)
         }
-        left = [task for task in tasks if task.id not in statuses]
+        left = [task for key, task in tasks.items() if key not in statuses]
         before, done, work, start = len(statuses), 0, 0, time.monotonic()
         whole = sum(map(_cost, left))
-        calls = _calls(left, methods, data_home, settings)
         note = store.directory / PROGRESS
         try:
             with (
-                closing(runner(calls)) as outcomes,
+                closing(runner(_calls(left, data_home, settings))) as outcomes,
                 progress_bar("study (%)", 100, show=progress) as show,
             ):
                 for call, outcome in outcomes:
-                    task = wanted[call.name]
-                    row = _row(task, methods[task.method], outcome)
+                    task = tasks[call.name]
+                    row = _row(task, settings.chosen[task.method].kind, outcome)
                     store.append([row])
                     statuses[task.id] = row["status"]
                     done, work = done + 1, work + _cost(task)
@@ -284,22 +281,17 @@ def status(out: str | Path) -> Run:
         raise InvalidInputError(
             f"There is no study in {store.directory}; start one with `isthmus study run`."
         )
-    total = sum(map(len, plan.values()))
     ended = Counter(row["status"] for row in store.read())
-    left = _seconds_left(store.directory)
-    return Run(store.directory, total, ended.total(), 0, dict(ended), left)
-
-
-def _seconds_left(directory: Path) -> float | None:
-    """Return the remaining time of a run in progress; a killed run leaves its file behind."""
+    seconds_left = None
     with suppress(OSError, InvalidInputError, OverflowError):
-        with reading(directory / PROGRESS, "note") as path:
+        with reading(store.directory / PROGRESS, "note") as path:
             note = json.loads(path.read_text())
             process, ends = int(note["process"]), float(note["ends"])
         with suppress(PermissionError):  # a process of another user
-            os.kill(process, 0)  # raises if there is no such process
-        return max(0.0, ends - time.time())
-    return None
+            os.kill(process, 0)  # raises if there is no such process: a killed run left its note
+        seconds_left = max(0.0, ends - time.time())
+    total = sum(map(len, plan.values()))
+    return Run(store.directory, total, ended.total(), 0, dict(ended), seconds_left)
 
 
 def _cost(task: Task) -> int:
@@ -307,11 +299,9 @@ def _cost(task: Task) -> int:
     return FIXED_COST + cells(task.dataset, task.rows)
 
 
-def _calls(
-    tasks: list[Task], methods: dict[str, Method], data_home: str | Path | None, settings: Settings
-) -> list[Call]:
+def _calls(tasks: list[Task], data_home: str | Path | None, settings: Settings) -> list[Call]:
     """Return the calls that do tasks in processes of their own, with the methods pickled."""
-    pickled = {name: cloudpickle.dumps(method) for name, method in methods.items()}
+    pickled = {name: cloudpickle.dumps(method) for name, method in settings.chosen.items()}
     home = None if data_home is None else os.fspath(data_home)
     calls = []
     for task in tasks:
@@ -321,26 +311,13 @@ def _calls(
     return calls
 
 
-def _row(task: Task, method: Method, outcome: Outcome) -> dict[str, Any]:
+def _row(task: Task, kind: str, outcome: Outcome) -> dict[str, Any]:
     """Return the row of a result; raise if the fit could not be started."""
     if isinstance(outcome.value, IsthmusError):
         raise outcome.value
-    return {
-        "id": task.id,
-        "dataset": task.dataset,
-        "method": task.method,
-        "kind": method.kind,
-        "parameters": task.parameters,
-        "entry": task.entry,
-        "seed": task.seed,
-        "version": isthmus.__version__,
-        "finished": time.time(),
-        "status": outcome.status,
-        "message": outcome.message,
-        "seconds": outcome.seconds,
-        "peak_megabytes": outcome.peak_megabytes,
-        **(outcome.value or {}),
-    }
+    ended = {name: value for name, value in vars(outcome).items() if name != "value"}
+    when = {"version": isthmus.__version__, "finished": time.time()}
+    return {"id": task.id, "kind": kind, **vars(task), **when, **ended, **(outcome.value or {})}
 
 
 @contextmanager

@@ -89,16 +89,14 @@ class Settings:
         """Return all fits, dataset by dataset; raise if a setting is invalid."""
         require_kind(self.limits, "limits", Limits)
         datasets = names() if self.datasets is None else _as_tuple("datasets", self.datasets)
-        for name in datasets:
-            entry(name)  # raises for an unknown name
         tasks = [
             task
-            for dataset in dict.fromkeys(datasets)
+            for dataset in dict.fromkeys(entry(name).name for name in datasets)
             for method in self.chosen.values()
             for task in self._tasks_of(dataset, method)
         ]
         if len({task.id for task in tasks}) < len(tasks):
-            raise InvalidInputError("A grid holds the same settings twice; list each once.")
+            raise InvalidInputError("A grid or the seeds hold the same twice; list each once.")
         return tasks
 
     def _tasks_of(self, dataset: str, method: Method) -> Iterator[Task]:
@@ -107,8 +105,6 @@ class Settings:
             as_count(seed, "a seed", at_least=0, at_most=LARGEST_SEED)
             for seed in _as_tuple("seeds", self.seeds)
         ]
-        if len(set(seeds)) < len(seeds):
-            raise InvalidInputError(f"seeds must differ from each other, not be {tuple(seeds)}.")
         seeds = seeds if method.seeded else seeds[:1]
         grid = list(enumerate(method.grid))
         kept = len(grid) if self.entries is None else as_count(self.entries, "entries")
@@ -120,8 +116,7 @@ class Settings:
                 text = json.dumps(settings, sort_keys=True, allow_nan=False)
             except (TypeError, ValueError):
                 raise InvalidInputError(
-                    f"The grid of {method.name} must hold plain numbers, strings and lists, not "
-                    f"{settings}; convert them in its factory."
+                    f"The grid of {method.name} must hold plain numbers, strings and lists."
                 ) from None
             for seed in seeds:
                 yield Task(dataset, method.name, text, seed, rows, place)
@@ -129,12 +124,13 @@ class Settings:
     @property
     def chosen(self) -> dict[str, Method]:
         """The methods by name."""
-        methods = []
-        for each in METHODS if self.methods is None else _as_tuple("methods", self.methods):
-            if isinstance(each, str):
-                each = METHODS[as_choice(each, "methods", METHODS)]
-            require_kind(each, "A method", Method)
-            methods.append(each)
+        chosen = METHODS if self.methods is None else _as_tuple("methods", self.methods)
+        methods = [
+            METHODS[as_choice(each, "methods", METHODS)] if isinstance(each, str) else each
+            for each in chosen
+        ]
+        for method in methods:
+            require_kind(method, "A method", Method)
         return {method.name: method for method in methods}
 
     def available(self, data_home: str | Path | None = None) -> Settings:

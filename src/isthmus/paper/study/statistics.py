@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
@@ -70,12 +69,8 @@ def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> fl
     """
     methods, datasets = as_count(methods, "methods", at_least=2), as_count(datasets, "datasets")
     level = as_number(level, "level", above=0, below=1)
-    return _quantile(methods, level) * math.sqrt(methods * (methods + 1) / (12 * datasets))
-
-
-@cache
-def _quantile(methods: int, level: float) -> float:
-    return float(studentized_range.ppf(1 - level, methods, np.inf))
+    quantile = float(studentized_range.ppf(1 - level, methods, np.inf))
+    return quantile * math.sqrt(methods * (methods + 1) / (12 * datasets))
 
 
 def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
@@ -121,20 +116,12 @@ def holm(p_values: Any) -> NDArray[np.float64]:
 class Pair:
     """Comparison of two methods on the datasets where both have a score.
 
-    Attributes
-    ----------
-    difference : float
-        Mean score of the first minus that of the second.
-    p_value, raw_p_value : float
-        Of a difference: Wilcoxon's signed-rank test, with Holm's correction for all tested pairs,
-        and before it: valid if this was the only pair of interest.
-    ahead, behind : int
-        Numbers of datasets on which the first is better, and worse.
-    margin : float or None
-        Difference that matters; None for scores without a common scale.
-    better_p_values, not_worse_p_values : tuple of float
-        Of the first being better, or not worse by the margin or more, and the same of the second:
-        one-sided, before the correction.
+    `difference` is the mean score of the first minus that of the second; `ahead` and `behind`
+    count datasets on which the first is better, and worse. `p_value` and `raw_p_value` are of a
+    difference by Wilcoxon's signed-rank test, with Holm's correction for all tested pairs, and
+    before it: valid if this was the only pair of interest. The others are one-sided and not
+    corrected: of the first being better, and of the second; and of either not being worse by
+    `margin` or more, which is None for scores without a common scale.
     """
 
     first: str
@@ -181,16 +168,11 @@ class Pair:
 
     def reversed(self) -> Pair:
         """Return the comparison as seen from the second method."""
-        return replace(
-            self,
-            first=self.second,
-            second=self.first,
-            difference=-self.difference,
-            ahead=self.behind,
-            behind=self.ahead,
-            better_p_values=self.better_p_values[::-1],
-            not_worse_p_values=self.not_worse_p_values[::-1],
-        )
+        turned = {"first": self.second, "second": self.first, "difference": -self.difference}
+        turned |= {"ahead": self.behind, "behind": self.ahead}
+        for name in ("better_p_values", "not_worse_p_values"):
+            turned[name] = getattr(self, name)[::-1]
+        return replace(self, **turned)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
@@ -239,15 +221,15 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
     for (first, one), (second, other) in combinations(zip(methods, table.T, strict=True), 2):
         gaps = one - other
         gaps = gaps[np.isfinite(gaps)]
-        mean, (worse, better) = float(gaps.mean()) if len(gaps) else math.nan, _tails(gaps)
-        p_value = min(1, 2 * min(worse, better))
-        counts = int((gaps.round(DIGITS) > 0).sum()), int((gaps.round(DIGITS) < 0).sum())
+        worse, better = _tails(gaps)
         within = 1.0, 1.0
         if margin is not None and len(gaps):
             within = _tails(gaps + margin)[1], _tails(gaps - margin)[0]
+        mean = float(gaps.mean()) if len(gaps) else math.nan
+        counts = int((gaps.round(DIGITS) > 0).sum()), int((gaps.round(DIGITS) < 0).sum())
+        raw = min(1, 2 * min(worse, better))
         tests = (better, worse), within
-        pair = Pair(first, second, len(gaps), mean, p_value, p_value, *counts, margin, *tests)
-        pairs.append(pair)
+        pairs.append(Pair(first, second, len(gaps), mean, raw, raw, *counts, margin, *tests))
     adjusted = holm([pair.p_value for pair in pairs]).tolist()
     return [replace(pair, p_value=p) for pair, p in zip(pairs, adjusted, strict=True)]
 
