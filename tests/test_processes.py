@@ -196,9 +196,11 @@ def test_nothing_is_left_of_a_caller_that_is_killed_or_interrupted(number: signa
 
 @LINUX
 def test_closing_the_iterator_ends_the_children() -> None:
+    before = set(descendants(os.getpid()))
     calls = [Call(str(n), time.sleep, (n,), AMPLE) for n in (0, 100)]
     outcomes = run_all(calls, jobs=2)
     assert next(outcomes)[0].name == "0"
-    children = set(descendants(os.getpid()))
+    born = set(descendants(os.getpid())) - before
     outcomes.close()
-    wait_for(lambda: sum(map(alive, children)) == len(processes._idle))
+    born -= {worker.process.pid for worker in processes._idle}
+    wait_for(lambda: not any(map(alive, born)))

@@ -1,4 +1,4 @@
-"""The verdict follows from the scores alone, and says what it could not use."""
+"""Verdicts follow from scores alone, selection from objectives alone; figures show both."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from scipy import stats
 
 from isthmus.io.files import shipped
 from isthmus.paper.study.comparison import as_frame
+from isthmus.paper.study.figures import _outline, study_figures
 from isthmus.paper.study.methods import METRICS
 from isthmus.paper.study.statistics import mean_ranks, pairwise
 from isthmus.study import METHODS, Store, compare, make_report
@@ -203,3 +205,96 @@ def test_the_published_tables_are_what_the_command_prints() -> None:
     outcomes = report.claim().outcomes
     assert outcomes["supervised metrics"] == "held"
     assert outcomes["unsupervised metrics"] == "undecided"
+
+
+GRID = [(0, 0, 0.5, 3.0), (1, 0, 0.9, 2.0), (2, 0, 0.7, 1.0), (0, 1, 0.1, 1.0), (1, 1, 0.3, 2.0)]
+ROWS = [
+    fit("iris", "m", score, entry=entry, seed=seed, objective=objective)
+    for entry, seed, score, objective in [*GRID, (2, 1, None, None)]
+]
+
+
+def test_each_view_of_a_hand_computed_grid() -> None:
+    table = {view: compare(ROWS, "ari", "K given", view) for view in ("grid", "selected")}
+    assert table["grid"].scores.m.item() == pytest.approx(0.5)
+    assert table["selected"].scores.m.item() == pytest.approx((0.7 + 0.1) / 2)
+    oracle = compare(ROWS, "ari", "K given", "oracle")
+    assert oracle.scores.m.item() == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_fit_and_no_other_view_is_above_the_oracle(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = [
+        fit("iris", "m", rng.random(), entry=entry, seed=seed, objective=rng.random())
+        for seed in range(3)
+        for entry in range(4 if seed else 1)
+    ]
+    for metric in ("ari", "davies_bouldin"):
+        grid, selected, oracle = (
+            compare(rows, metric, "K given", view).oriented.m.item()
+            for view in ("grid", "selected", "oracle")
+        )
+        sign = 1 if metric == "ari" else -1
+        assert oracle == max(sign * row[metric] for row in rows)
+        assert oracle >= max(grid, selected)
+
+
+def test_selection_does_not_change_with_the_labels() -> None:
+    turned = [{**row, "ari": None if row["ari"] is None else 1 - row["ari"]} for row in ROWS]
+    before, after = (compare(rows, "ari", "K given").scores for rows in (ROWS, turned))
+    np.testing.assert_allclose(after, 1 - before)
+
+
+def test_without_an_objective_the_first_settings_stand_for_the_method() -> None:
+    rows = [{**row, "objective": None} for row in ROWS]
+    assert compare(rows, "ari", "K given").scores.m.item() == pytest.approx((0.5 + 0.1) / 2)
+
+
+# Fits of two methods on two datasets: with five fits, with one, with none that succeeded.
+FITS = {
+    ("iris", "a"): [0.2, 0.5, 0.4, 0.6, 0.9],
+    ("iris", "b"): [0.4],
+    ("zoo", "a"): [0.7] * 5,
+    ("zoo", "b"): [None],
+}
+FITTED = [
+    fit(dataset, method, score, entry=entry, objective=-entry, parameters=str(entry))
+    for (dataset, method), scores in FITS.items()
+    for entry, score in enumerate(scores)
+]
+
+
+def marks(axes: Axes, marker: str) -> list[tuple[float, float]]:
+    """Return the positions of the marks of one kind."""
+    found = [line for line in axes.lines if line.get_marker() == marker]
+    return [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in found]
+
+
+def test_a_panel_for_each_dataset_and_metric_with_its_marks() -> None:
+    figures = study_figures(FITTED)
+    assert set(figures) == {
+        "critical-difference",
+        "scores",
+        "violins-given-labelled",
+        "violins-given-unlabelled",
+    }
+    iris, zoo = figures["violins-given-labelled"].axes[::4]
+    assert marks(iris, "D") == [(0, 0.9), (1, 0.4)]
+    assert marks(iris, "o") == [(0, 0.9), (1, 0.4)]
+    assert [place for place, _ in marks(zoo, "x")] == [1]
+    assert [text.get_text() for text in zoo.texts] == ["0/1"]
+    table = figures["scores"].axes[0]
+    assert [text.get_text() for text in table.texts][:4] == ["0.90", "0.40", "0.70", "none"]
+    axes = figures["critical-difference"].axes[0]
+    leaders = {float(line.get_xdata()[0]) for line in axes.lines if len(line.get_xdata()) == 3}
+    assert leaders == {1.0, 2.0}
+
+
+def test_the_outline_is_the_kernel_density_of_scipy() -> None:
+    axes = study_figures(FITTED, ["violins-given-labelled"])["violins-given-labelled"].axes[0]
+    values = np.random.default_rng(0).uniform(0.2, 0.9, 24)
+    heights, widths = _outline(values, axes)
+    # Scott's rule with the standard deviation of the sample, not of the population.
+    peer = stats.gaussian_kde(values, 24**-0.2 * values.std() / values.std(ddof=1))(heights)
+    np.testing.assert_allclose(widths, peer / peer.max(), rtol=1e-9)

@@ -163,28 +163,19 @@ def directories(data_home: str | Path | None) -> list[Path]:
     """Return the directories to search: `data_home`, or else ISTHMUS_DATA and the user's cache."""
     if data_home is not None:
         return [as_path(data_home, "data_home").expanduser()]
-    cache = Path.home() / ".cache"
-    if "XDG_CACHE_HOME" in os.environ:
-        cache = Path(os.environ["XDG_CACHE_HOME"])
-    elif sys.platform == "darwin":
-        cache = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        cache = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    home = Path.home()
+    usual = {
+        "darwin": home / "Library" / "Caches",
+        "win32": Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")),
+    }.get(sys.platform, home / ".cache")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", usual))
     named = os.environ.get("ISTHMUS_DATA")
     return [*([Path(named).expanduser()] if named else []), cache / "isthmus" / "data"]
 
 
 def find(name: str, places: list[Path]) -> Path | None:
     """Return the first file of a dataset, or None."""
-    for path in (place / f"{name}.npz" for place in places):
-        try:
-            path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError:  # the reader will say what is wrong
-            pass
-        return path
-    return None
+    return next(filter(os.path.lexists, (place / f"{name}.npz" for place in places)), None)
 
 
 def _read(known: Entry, path: Path) -> Arrays:
