@@ -168,11 +168,16 @@ class Pair:
 
     def reversed(self) -> Pair:
         """Return the comparison as seen from the second method."""
-        turned = {"first": self.second, "second": self.first, "difference": -self.difference}
-        turned |= {"ahead": self.behind, "behind": self.ahead}
-        for name in ("better_p_values", "not_worse_p_values"):
-            turned[name] = getattr(self, name)[::-1]
-        return replace(self, **turned)
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            difference=-self.difference,
+            ahead=self.behind,
+            behind=self.ahead,
+            better_p_values=self.better_p_values[::-1],
+            not_worse_p_values=self.not_worse_p_values[::-1],
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
