@@ -146,16 +146,9 @@ class Progress:
 class Run:
     """Result of a run, or its state if it is still in progress.
 
-    Attributes
-    ----------
-    total, before, done : int
-        Numbers of fits: all, those of earlier runs, those of this run.
-    statuses : dict
-        Number of finished fits by status.
-    seconds_left : float or None
-        Estimate of the remaining time of a run in progress.
-    set_aside : int
-        Number of results that no longer count: this run replaced their datasets and methods.
+    `total` counts all fits, `before` and `done` those of earlier runs and of this run, and
+    `statuses` the finished ones by status. `set_aside` results no longer count, because this run
+    replaced their datasets and methods. `seconds_left` is estimated for a run in progress.
     """
 
     directory: Path
@@ -247,12 +240,19 @@ def run(
             if row["id"] in tasks and (row["status"] == "ok" or not retry)
         }
         left = [task for key, task in tasks.items() if key not in statuses]
+        pickled = {name: cloudpickle.dumps(method) for name, method in settings.chosen.items()}
+        calls = []
+        for task in left:
+            place = task.dataset, task.rows, None if data_home is None else os.fspath(data_home)
+            args, warm = (task, pickled[task.method], place), partial(_warm, *place)
+            calls.append(Call(task.id, _fit, args, settings.limits, warm=warm))
         before, done, work, start = len(statuses), 0, 0, time.monotonic()
-        whole = sum(map(_cost, left))
+        costs = {each.id: FIXED_COST + cells(each.dataset, each.rows) for each in left}
+        whole = sum(costs.values())
         note = store.directory / PROGRESS
         try:
             with (
-                closing(runner(_calls(left, data_home, settings))) as outcomes,
+                closing(runner(calls)) as outcomes,
                 progress_bar("study (%)", 100, show=progress) as show,
             ):
                 for call, outcome in outcomes:
@@ -260,7 +260,7 @@ def run(
                     row = _row(task, settings.chosen[task.method].kind, outcome)
                     store.append([row])
                     statuses[task.id] = row["status"]
-                    done, work = done + 1, work + _cost(task)
+                    done, work = done + 1, work + costs[task.id]
                     now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
                     ends = {"process": os.getpid(), "ends": time.time() + now.seconds_left}
                     write_atomically(note, json.dumps(ends) + "\n")
@@ -294,23 +294,6 @@ def status(out: str | Path) -> Run:
     return Run(store.directory, total, ended.total(), 0, dict(ended), seconds_left)
 
 
-def _cost(task: Task) -> int:
-    """Return the approximate cost of a fit, from the size of its table."""
-    return FIXED_COST + cells(task.dataset, task.rows)
-
-
-def _calls(tasks: list[Task], data_home: str | Path | None, settings: Settings) -> list[Call]:
-    """Return the calls that do tasks in processes of their own, with the methods pickled."""
-    pickled = {name: cloudpickle.dumps(method) for name, method in settings.chosen.items()}
-    home = None if data_home is None else os.fspath(data_home)
-    calls = []
-    for task in tasks:
-        place = (task.dataset, task.rows, home)
-        args = (task, pickled[task.method], place)
-        calls.append(Call(task.id, _fit, args, settings.limits, warm=partial(_warm, *place)))
-    return calls
-
-
 def _row(task: Task, kind: str, outcome: Outcome) -> dict[str, Any]:
     """Return the row of a result; raise if the fit could not be started."""
     if isinstance(outcome.value, IsthmusError):
@@ -325,7 +308,7 @@ def _open_backend(
     backend: str, jobs: int, scheduler: str | None
 ) -> Iterator[Callable[[Sequence[Call]], Outcomes]]:
     """Yield a function that runs calls; raise at once if a scheduler cannot be reached."""
-    if as_choice(backend, "backend", ("local", "dask")) != "dask":
+    if as_choice(backend, "backend", ("local", "dask")) == "local":
         yield partial(run_all, jobs=jobs)
         return
     if scheduler is None:
