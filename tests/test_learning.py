@@ -8,7 +8,7 @@ import torch
 
 import isthmus as ist
 from isthmus.capacity import basins
-from isthmus.deep import DeepMemory, Dense, Neurons
+from isthmus.deep import Bias, DeepMemory, Dense, Neurons
 from isthmus.errors import (
     DivergenceError,
     InvalidInputError,
@@ -192,6 +192,35 @@ def test_a_network_learns_a_density_and_everything_works_on_it(tmp_path):
     assert len(found.record.plot().lines) == 2
 
 
+def energies_of(unit):
+    """Energies of two groups in some unit: memories, networks, and both."""
+    points = unit * torch.tensor([[-2.0, 0.0], [2.0, 1.0], [1.0, -1.0]])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = torch.nn.Linear(2, 8), torch.nn.SiLU(), torch.nn.Linear(8, 1)
+    network = ist.NeuralEnergy(2, width=8)
+    return {
+        "kernels": ist.GaussianKDE(points, sigma=unit),
+        "mixture": ist.Mixture(points, beta=0.5 / unit**2),
+        "gaussians": ist.StudentMixture(points, unit),
+        "module": ist.as_energy(torch.nn.Sequential(*layers)),
+        "affine": ist.Affine(network, scale=[unit, -2 * unit], shift=unit),
+        "sum": ist.GaussianKDE(points, sigma=unit) + network,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:.*no lower bound")
+@pytest.mark.parametrize("name", energies_of(1.0))
+def test_a_fit_is_the_same_in_all_units(name):
+    X = (rows_of(100) + np.where(rows_of(100, 1, seed=2) > 0, 2.0, -2.0)).astype(np.float32)
+    found = []
+    for unit in (1.0, 2.0**40, 2.0**-40):
+        rows = ist.fit(energies_of(unit)[name], unit * X, updates=100, progress=False).record.rows
+        found.append([row["held_out_nll"] - 2 * math.log(unit) for row in rows])
+    assert found[0][-1] < found[0][0]
+    np.testing.assert_allclose(found[1:], found[:1] * 2, atol=1e-3)
+
+
 def test_a_sum_is_trained_and_frozen_parts_stay():
     X = rows_of(300) ** 3
     base = ist.StudentMixture(torch.zeros(1, 2), dof=3.0)
@@ -314,6 +343,7 @@ def test_bad_input_is_named():
         (InvalidInputError, "inner", ist.with_normalizer(ist.GaussianKDE(X)), X),
         (InvalidInputError, "NaN|finite", ist.NeuralEnergy(2), X * np.nan),
         (ShapeError, "3", ist.NeuralEnergy(3), X),
+        (InvalidInputError, "Affine", DeepMemory({"a": Neurons(2)}, [Bias("a")]), 1e9 * X),
     ]
     for kind, word, energy, rows in cases:
         with pytest.raises(kind, match=word):

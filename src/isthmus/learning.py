@@ -9,16 +9,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from isthmus.bandwidth import leave_one_out
-from isthmus.deep.neural import NeuralEnergy
+from isthmus.compose import Affine
+from isthmus.deep import DeepMemory, EnergyTransformerBlock
+from isthmus.deep.neural import Placed
 from isthmus.dynamics.retrieve import require_energy, require_pointwise, retrieve
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
@@ -62,6 +65,8 @@ BATCH, CANDIDATES, DRAWS, MIXTURE_ROWS = 256, 4, 8192, 4000
 COMPONENTS, LEAST_VARIANCE, TAILS = (1, 2, 4, 8, 16), 1e-3, 5.0
 # The standard deviation of one more component, in those of the columns, and its share.
 WIDE, WIDE_SHARE = 2.0, 0.2
+# Parameters of memories, as powers of a length: steps of the optimiser are in units of the rows.
+POWERS = {"memories": 1, "bandwidth": 1, "scale_trils": 1, "beta": -2}
 # Updates between evaluations, evaluations without a better one before the end, averaged updates,
 # and updates over which the learning rate rises.
 EVALUATE_EVERY, PATIENCE, AVERAGED, WARMUP = 50, 12, 100, 49
@@ -136,9 +141,17 @@ class RowRecipe(TrainingRecipe):
     average, average_every = 1 - 10 / AVERAGED, 10
     advice = "Use a smaller learning_rate, or an energy that is bounded below."
 
-    def __init__(self, settings: FitSettings, energy: Energy, held: Tensor, noise: Noise) -> None:
+    def __init__(
+        self,
+        settings: FitSettings,
+        energy: Energy,
+        held: Tensor,
+        noise: Noise,
+        units: dict[str, float] | None = None,
+    ) -> None:
         self.settings: FitSettings = settings
         self.energy, self.rows, self.held, self.noise = energy, noise.rows, held, noise
+        self.units = units or {}
         self.start = RowModel(energy, noise.center, noise.scale).state_dict()
         self.objective = settings.objective
         if isinstance(self.objective, Completion):
@@ -151,9 +164,20 @@ class RowRecipe(TrainingRecipe):
         return RowModel(deepcopy(self.energy), self.noise.center, self.noise.scale)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimiser of the parameters."""
-        trained = [each for each in network.parameters() if each.requires_grad]
-        return torch.optim.AdamW(trained, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
+        """Return the optimiser of the parameters, each in its unit."""
+        groups: dict[float, list[Tensor]] = {}
+        for name, each in network.named_parameters():
+            unit = self.units.get(name.removeprefix("energy."), 1.0)
+            if each.requires_grad:
+                groups.setdefault(unit, []).append(each)
+                if unit != 1:
+                    each.register_hook(partial(torch.mul, unit))
+        return torch.optim.AdamW(
+            [{"params": parameters, "unit": unit} for unit, parameters in groups.items()],
+            weight_decay=0.0,
+            betas=(0.9, 0.99),
+            fused=True,
+        )
 
     def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
         """Return the loss of a batch that the number of the update decides."""
@@ -166,17 +190,32 @@ class RowRecipe(TrainingRecipe):
 
     def held_out(self) -> Callable[[Any], float]:
         """Return the score of a network on held-out rows, with the same random numbers."""
+        generator = seeded(self.settings.seed, 2**40)
         if self.score_name == "held_out_nll":
-            return _HeldOutNats(self.noise, self.held, self.settings.seed)
+            return self._nats(generator)
         loss_of = self.objective
         if self.score_name == "held_out_denoising":
             loss_of = DenoisingScoreMatching(sigma=self.noise.sigma)
-        generator = seeded(self.settings.seed, 2**40)
         state = generator.get_state()
 
         def score(network: RowModel) -> float:
             generator.set_state(state)
             return float(loss_of(network.eval(), self.held[:, None], generator).item())
+
+        return score
+
+    def _nats(self, generator: torch.Generator) -> Callable[[RowModel], float]:
+        """Return the mean negative log-density of rows, with log Z by importance sampling."""
+        noise, held = self.noise.mixture, self.held
+        draws = noise._sample(DRAWS, generator).to(held)
+        log_noise, shift = noise._log_prob(draws), float(self.noise.scale.log().sum())
+
+        @torch.no_grad()
+        def score(network: RowModel) -> float:
+            weight = -network.eval().branch_energy(held, draws) - log_noise
+            log_normalizer = weight.logsumexp(0) - math.log(DRAWS)
+            real = network.branch_energy(held, held).mean()
+            return float(real + log_normalizer) + shift
 
         return score
 
@@ -209,7 +248,20 @@ class Noise:
     @cached_property
     def mixture(self) -> StudentMixture:
         """A mixture by the BIC, with heavier tails."""
-        return _mixture(self.rows, self.seed)
+        from sklearn.mixture import GaussianMixture
+
+        some, dim = self.rows[:MIXTURE_ROWS].double().numpy(), self.rows.shape[1]
+        most = max(1, len(some) // (2 * dim + 2))
+        options: Any = {"reg_covar": LEAST_VARIANCE, "random_state": self.seed % 2**32}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one that has not converged is no worse as noise
+            found = [GaussianMixture(k, **options).fit(some) for k in COMPONENTS if k <= most]
+        best = min(found, key=lambda each: float(each.bic(some)))
+        # A wide component covers what lies around the rows, where the energy must rise too.
+        factors = np.concatenate([np.linalg.cholesky(best.covariances_), WIDE * np.eye(dim)[None]])
+        means = np.concatenate([best.means_, np.zeros((1, dim))])
+        weights = np.append(best.weights_ * (1 - WIDE_SHARE), WIDE_SHARE)
+        return StudentMixture(means, factors, TAILS, np.log(weights)).to(self.rows.dtype)
 
     def objective(self, name: str) -> Any:
         """Return an objective with noise and steps that suit the rows."""
@@ -229,49 +281,6 @@ class Noise:
         if name == "contrastive":
             return chains
         return PersistentContrastiveDivergence(chains=chains, refresh=0.05)
-
-
-def _mixture(rows: Tensor, seed: int) -> StudentMixture:
-    from sklearn.mixture import GaussianMixture
-
-    some = rows[:MIXTURE_ROWS].double().numpy()
-    most = max(1, len(some) // (2 * rows.shape[1] + 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one that has not converged is no worse as noise
-        found = [
-            GaussianMixture(count, reg_covar=LEAST_VARIANCE, random_state=seed % 2**32).fit(some)
-            for count in COMPONENTS
-            if count <= most
-        ]
-    best = min(found, key=lambda each: float(each.bic(some)))
-    # A wide component covers what lies around the rows, where the energy must rise too.
-    wide = WIDE * torch.eye(rows.shape[1], dtype=torch.float64)[None]
-    factors = torch.linalg.cholesky(torch.as_tensor(best.covariances_))
-    mixture = StudentMixture(
-        torch.cat([torch.as_tensor(best.means_), torch.zeros_like(wide[:, 0])]),
-        torch.cat([factors, wide]),
-        TAILS,
-        torch.cat([torch.as_tensor(best.weights_) * (1 - WIDE_SHARE),
-                   wide.new_tensor([WIDE_SHARE])]).log(),
-    )  # fmt: skip
-    return mixture.to(rows.dtype)
-
-
-class _HeldOutNats:
-    """The mean negative log-density of held-out rows, with log Z by importance sampling."""
-
-    def __init__(self, noise: Noise, held: Tensor, seed: int) -> None:
-        generator = seeded(seed, 2**40)
-        self.held, self.draws = held, noise.mixture._sample(DRAWS, generator).to(held)
-        self.log_noise = noise.mixture._log_prob(self.draws)
-        self.shift = float(noise.scale.log().sum())
-
-    @torch.no_grad()
-    def __call__(self, network: RowModel) -> float:
-        weight = -network.eval().branch_energy(self.held, self.draws) - self.log_noise
-        log_normalizer = weight.logsumexp(0) - math.log(DRAWS)
-        real = network.branch_energy(self.held, self.held).mean()
-        return float(real + log_normalizer) + self.shift
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -323,21 +332,17 @@ class FitRecord:
 
     def __repr__(self) -> str:
         best = next(row for row in self.rows if row.get(self.score_name) == self.held_out)
-        last = self.rows[-1]
-        kind = self.score_name.removeprefix("held_out_")
+        kind, last = self.score_name.removeprefix("held_out_"), self.rows[-1]
+        facts = {"objective": self.objective}
+        facts["rows"] = f"{self.n_rows}, and {self.n_held_out} held out"
+        if self.noise_scale is not None:
+            facts["noise scale"] = f"{self.noise_scale:.3g} standard deviations"
+        facts["learning rate"] = f"{max(row['learning_rate'] for row in self.rows):.3g}"
+        facts["updates"] = f"{last['update']:.0f} of {self.updates}, best {best['update']:.0f}"
+        facts["loss"] = f"{self.loss:.4g}"
         unit = "nats a row" if kind == "nll" else f"of {kind}"
-        facts = {
-            "objective": self.objective,
-            "rows": f"{self.n_rows}, and {self.n_held_out} held out",
-            "noise scale": f"{self.noise_scale or 0:.3g} standard deviations",
-            "learning rate": f"{max(row['learning_rate'] for row in self.rows):.3g}",
-            "updates": f"{last['update']:.0f} of {self.updates}, best {best['update']:.0f}",
-            "loss": f"{self.loss:.4g}",
-            "held-out score": f"{self.held_out:.4g} {unit}",
-            "time": f"{self.seconds:.1f} s",
-        }
-        if self.noise_scale is None:
-            del facts["noise scale"]
+        facts["held-out score"] = f"{self.held_out:.4g} {unit}"
+        facts["time"] = f"{self.seconds:.1f} s"
         return "\n".join(definitions(facts))
 
     def plot(self, axes: Any = None) -> Any:
@@ -430,12 +435,14 @@ def fit(
     order = torch.randperm(len(rows), generator=seeded(seed, 0))
     rows = rows[order]
     count = len(rows) // HELD_OUT
+    units = _in_units_of(energy, rows[count:])
+    names = {name: units.get(id(each), 1.0) for name, each in energy.named_parameters()}
+    dtype = rows.dtype
+    if not all(1e-6 < unit < 1e6 for unit in names.values()):  # squares of which float32 loses
+        energy, rows = energy.double(), rows.double()
     deviation, center = torch.std_mean(rows[count:], dim=0)
     scale = torch.where(deviation > 0, deviation, 1.0)
-    standard = (rows - center) / scale
-    for part in energy.modules():
-        if isinstance(part, NeuralEnergy) and not part.is_placed:
-            part.place_at(rows[count:])
+    standard = ((rows - center) / scale).to(dtype)
     noise = Noise(standard[count:], center, scale, seed)
     if objective is None:
         objective = "ranking" if rows.shape[1] <= MOST_COLUMNS else "denoising"
@@ -449,7 +456,7 @@ def fit(
         rows=hashlib.sha256(rows.numpy().tobytes()).hexdigest(),
         seed=seed,
     )
-    recipe = RowRecipe(settings, energy, standard[:count], noise)
+    recipe = RowRecipe(settings, energy, standard[:count], noise, names)
     options = RunOptions(
         accelerator="cpu",
         log_every=min(EVALUATE_EVERY, settings.updates),
@@ -462,7 +469,7 @@ def fit(
         repr(objective), history, len(rows) - count, count, settings.updates,
         vars(noise).get("sigma"), recipe.score_name, _is_bounded(trained, rows[:64], center, scale),
     )  # fmt: skip
-    return Fit(trained, record)
+    return Fit(trained.to(dtype), record)
 
 
 def _trainable(energy: Energy) -> Energy:
@@ -476,12 +483,33 @@ def _trainable(energy: Energy) -> Energy:
     if not parameters:
         raise InvalidInputError(f"{type(energy).__name__} has no parameters to train.")
     if not any(each.requires_grad for each in parameters):
-        energy.requires_grad_()
+        for each in parameters:  # the limits of some, such as Gaussian tails, have no gradient
+            each.requires_grad_(bool(torch.isfinite(each).all()))
     if any(isinstance(part, _BatchNorm) for part in energy.modules()):
         raise InvalidInputError(
             "Batch normalisation makes the energy of a point depend on its batch. Use LayerNorm."
         )
     return energy
+
+
+def _in_units_of(energy: nn.Module, rows: Tensor) -> dict[int, float]:
+    """Put new networks where rows (n, D) are; return units of parameters of memories, by id."""
+    units: dict[int, float] = {}
+    length = float(rows.double().std(0).square().mean().sqrt()) or 1.0
+    if isinstance(energy, Placed) and not energy.is_placed:
+        energy.place_at(rows)
+    elif isinstance(energy, Memory):
+        parameters = energy.named_parameters(recurse=False)
+        units = {id(each): length ** POWERS.get(name, 0) for name, each in parameters}
+    elif isinstance(energy, DeepMemory | EnergyTransformerBlock) and not 1e-4 < length < 1e4:
+        raise InvalidInputError(
+            f"The rows spread over {length:.1g}, but {type(energy).__name__} has states of about "
+            "1. Standardise the columns, or fit isthmus.Affine(energy, scale=..., shift=...)."
+        )
+    inner = energy.to_inner(rows) if isinstance(energy, Affine) else rows
+    for part in energy.children():
+        units |= _in_units_of(part, inner)
+    return units
 
 
 def _is_bounded(energy: Energy, rows: Tensor, center: Tensor, scale: Tensor) -> bool:

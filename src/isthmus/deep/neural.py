@@ -22,8 +22,46 @@ CONFINEMENT = 2.0
 FREQUENCIES, FEW_COORDINATES, MANY_COORDINATES, LEAST_VARIANCE = 64, 3, 64, 1e-3
 
 
+class Placed(Energy):
+    """An energy of points that it shifts and scales; :func:`isthmus.fit` chooses by the rows."""
+
+    is_placed = False
+    center: Tensor
+    inverse: Tensor
+    """The inverse of the scale of each coordinate, or of a lower triangular matrix."""
+
+    def place_at(self, rows: Tensor, whitened: bool = False) -> None:
+        """Shift by the mean of rows (n, D); divide by deviations, or a factor of the covariance."""
+        deviation, center = torch.std_mean(rows.double(), dim=0)
+        scale = torch.where(deviation > 0, deviation, 1.0)
+        inverse = 1 / scale
+        if whitened:
+            standard = (rows.double() - center) / scale
+            covariance = standard.mT @ standard / len(rows)
+            ridge = LEAST_VARIANCE * torch.eye(len(scale), dtype=torch.float64)
+            factor = scale[:, None] * torch.linalg.cholesky(covariance + ridge)
+            inverse = torch.linalg.inv(factor).contiguous()  # as it is read from a file
+        self.center, self.inverse = center.to(self.center), inverse.to(self.center)
+        self.is_placed = True
+
+    def _standard(self, x: Tensor) -> Tensor:
+        moved = x - self.center
+        return moved * self.inverse if self.inverse.ndim < 2 else moved @ self.inverse.mT
+
+    def _length(self) -> float:
+        return 1 / float(self.inverse.abs().max())
+
+    def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor:
+        shape = n, cast(int, self.dim)
+        noise = torch.randn(shape, generator=generator, dtype=self.center.dtype)
+        noise = noise.to(self.center.device)
+        if self.inverse.ndim < 2:
+            return self.center + noise / self.inverse
+        return self.center + torch.linalg.solve(self.inverse, noise.mT).mT
+
+
 @final
-class NeuralEnergy(Energy):
+class NeuralEnergy(Placed):
     r"""A residual network plus a quadratic term, which makes it normalisable.
 
     .. math:: E(x) = f_\theta(z) + \frac{\lVert z \rVert^2}{8}, \qquad z = S^{-1} (x - c)
@@ -75,7 +113,6 @@ class NeuralEnergy(Energy):
             if sides.shape != (3,) or sides.prod() != dim:
                 raise ShapeError(f"image must be (channels, height, width) of {dim} values in all.")
             self.image = tuple(as_count(each, "image") for each in sides.tolist())
-        self.is_placed = False
         self.register_buffer("center", torch.zeros(dim))
         self.register_buffer("inverse", torch.ones(dim))
         with torch.random.fork_rng(devices=[]):
@@ -97,9 +134,6 @@ class NeuralEnergy(Energy):
             self.readout = nn.Linear(width, 1)
             nn.init.zeros_(self.readout.weight)
             nn.init.zeros_(self.readout.bias)
-
-    center: Tensor
-    inverse: Tensor
 
     def __repr__(self) -> str:
         image = f", image={self.image}" if self.image else ""
@@ -124,33 +158,10 @@ class NeuralEnergy(Energy):
             energy.inverse = torch.empty(energy.dim, energy.dim)
         return energy
 
-    def _length(self) -> float:
-        return 1 / float(self.inverse.abs().max())
-
-    def place_at(self, rows: Tensor) -> None:
+    def place_at(self, rows: Tensor, whitened: bool | None = None) -> None:
         """Put the quadratic term where rows (n, D) are."""
-        deviation, center = torch.std_mean(rows.double(), dim=0)
-        scale = torch.where(deviation > 0, deviation, 1.0)
-        inverse = 1 / scale
-        if self.image is None and FEW_COORDINATES < self._dim <= MANY_COORDINATES:
-            standard = (rows.double() - center) / scale
-            covariance = standard.mT @ standard / len(rows)
-            ridge = LEAST_VARIANCE * torch.eye(self._dim, dtype=torch.float64)
-            factor = scale[:, None] * torch.linalg.cholesky(covariance + ridge)
-            inverse = torch.linalg.inv(factor).contiguous()  # as it is read from a file
-        self.center, self.inverse = center.to(self.center), inverse.to(self.center)
-        self.is_placed = True
-
-    def _standard(self, x: Tensor) -> Tensor:
-        moved = x - self.center
-        return moved * self.inverse if self.inverse.ndim == 1 else moved @ self.inverse.mT
-
-    def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(n, self._dim, generator=generator, dtype=self.center.dtype)
-        noise = noise.to(self.center.device)
-        if self.inverse.ndim == 1:
-            return self.center + noise / self.inverse
-        return self.center + torch.linalg.solve(self.inverse, noise.mT).mT
+        some = self.image is None and FEW_COORDINATES < self._dim <= MANY_COORDINATES
+        super().place_at(rows, some if whitened is None else whitened)
 
     def _features(self, z: Tensor) -> Tensor:
         """Return what the first layer reads of standardised points (..., D)."""
@@ -211,13 +222,16 @@ def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @final
-class ModuleEnergy(Energy):
+class ModuleEnergy(Placed):
     """The energy that a module computes; :func:`isthmus.as_energy` returns it."""
 
     def __init__(self, module: nn.Module, dim: int | None = None) -> None:
         super().__init__()
         require_kind(module, "module", nn.Module)
         self.module, self._dim = module, None if dim is None else as_count(dim, "dim")
+        like = next(module.parameters(), torch.empty(()))
+        self.register_buffer("center", like.new_zeros(()))
+        self.register_buffer("inverse", like.new_ones(()))
 
     def __repr__(self) -> str:
         return f"ModuleEnergy({type(self.module).__name__})"
@@ -228,7 +242,7 @@ class ModuleEnergy(Energy):
         return self._dim
 
     def _energy(self, x: Tensor) -> Tensor:
-        values = self.module(x.reshape(-1, x.shape[-1]))
+        values = self.module(self._standard(x).reshape(-1, x.shape[-1]))
         if not isinstance(values, Tensor) or values.numel() != x.shape[:-1].numel():
             found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(
@@ -240,6 +254,9 @@ class ModuleEnergy(Energy):
 
 def as_energy(module: nn.Module, dim: int | None = None) -> ModuleEnergy:
     """Return a module that maps points (n, D) to (n,) or (n, 1) as an energy.
+
+    :func:`isthmus.fit` standardises the points that the module reads, and the energy keeps their
+    means and deviations. For a module that needs its own units, subclass :class:`isthmus.Energy`.
 
     Parameters
     ----------

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,25 +37,13 @@ FloatArray = NDArray[np.float64]
 CONTEXTS = (0, 1, 2, 4, 8, 16, 32, 64)
 # A finer search than a likelihood of a hundred tasks can resolve.
 TEMPERATURES = tuple(10 ** (i / 40) for i in range(-60, 61))
-# Context sizes of HeldOut, and its seed, which differs from those of training.
+# Of the held-out score; its seed differs from those of training.
 HELD_OUT_CONTEXTS, HELD_OUT_SEED = (0, 2, 8, 32), 2**31
+HELD_OUT_TASKS, HELD_OUT_POINTS = 16, 64
 TASKS_AT_ONCE, STARTS = 4, 16
 # The authors start descents in three quarters of the cube that holds nearly all of their data.
 START_SHARE = 0.75
 ARRAYS = ("tempered", "kl", "order", "descent", "normalizer_error")
-
-
-class InContextModel(Protocol):
-    """Anything that turns a dataset into an energy."""
-
-    @property
-    def config(self) -> Any:
-        """Settings, of which ``dim`` and ``box`` (a half-width or None) are read."""
-        ...
-
-    def condition(self, context: Any) -> Energy:
-        """Return the energy of a dataset (n, D), or of a batch of datasets (B, n, D)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,22 +100,19 @@ class Evaluation:
 
     def mean(self, name: str = "model") -> FloatArray:
         """Return the mean negative log-likelihood over tasks. (contexts,)."""
-        return self._scores(name).mean(1)
+        return self.nll[as_choice(name, "name", self.nll)].mean(1)
 
     def standard_error(self, name: str = "model") -> FloatArray:
         """Return the standard error of that mean, over tasks. (contexts,)."""
-        return _standard_error(self._scores(name))
+        return _standard_error(self.nll[as_choice(name, "name", self.nll)])
 
     def difference(self, name: str) -> tuple[FloatArray, FloatArray]:
         """Return mean and standard error of model minus reference, paired over tasks.
 
         Both are (contexts,). The model is better where the mean is below zero.
         """
-        paired = self._scores("model") - self._scores(name)
+        paired = self.nll["model"] - self.nll[as_choice(name, "name", self.nll)]
         return paired.mean(1), _standard_error(paired)
-
-    def _scores(self, name: str) -> FloatArray:
-        return self.nll[as_choice(name, "name", self.nll)]
 
     def __repr__(self) -> str:
         return f"Evaluation(prior={self.prior}, contexts={self.contexts}, tasks={self.tasks})"
@@ -219,7 +203,7 @@ def _cells(scores: FloatArray) -> list[str]:
 
 @torch.no_grad()
 def evaluate(
-    model: InContextModel,
+    model: Any,
     prior: Prior,
     *,
     contexts: Sequence[int] = CONTEXTS,
@@ -238,13 +222,13 @@ def evaluate(
 
     Parameters
     ----------
-    model : InContextModel
-        Anything with ``condition`` and a ``config`` that has ``dim`` and ``box``.
+    model : ICLEBM or alike
+        ``model.condition`` of points (B, n, D) returns an Energy; ``model.config`` has ``dim``, and
+        ``box``, a half-width or None.
     prior : Prior
         Distribution of the tasks.
-    contexts, tasks, points
-        Context sizes, and numbers of datasets and of held-out points of each dataset.
-    seed : int
+    contexts, tasks, points, seed
+        Context sizes, numbers of datasets and of held-out points of each, and their seed.
     references : sequence of names or Reference, optional
         Default: all that exist for the prior (:data:`isthmus.incontext.references.REFERENCES`).
     grid : Grid, optional
@@ -322,7 +306,7 @@ def evaluate(
 
 
 def _score_model(
-    model: InContextModel,
+    model: Any,
     tasks: Tasks,
     sequence: Tensor,
     points: Tensor,
@@ -360,7 +344,7 @@ def _score_model(
     return {key: torch.stack([row[key] for row in rows]).numpy() for key in rows[0]}
 
 
-def grid_for(model: InContextModel, prior: Prior) -> Grid:
+def grid_for(model: Any, prior: Prior) -> Grid:
     """Return a grid that holds the model's density, walls included, and resolves the prior's."""
     # Lines are 0.8 standard deviations of the sharpest component apart; for other priors, whose
     # details a model trained on mixtures does not have, 1/45 of the box.
@@ -373,12 +357,16 @@ def grid_for(model: InContextModel, prior: Prior) -> Grid:
 class GridDensity:
     """The density of a model for contexts (B, n, D), normalised exactly on a grid."""
 
-    def __init__(self, model: InContextModel, context: Tensor, grid: Grid) -> None:
+    def __init__(self, model: Any, context: Tensor, grid: Grid) -> None:
         self.grid = grid
         self.energy = model.condition(context)
         self.log_values = -_scaled(self.energy, grid.nodes.expand(len(context), -1, -1))  # (B, G)
         self.log_normalizer = grid.integrate(self.log_values)
         self.log_prob = self.log_values - self.log_normalizer.value[:, None]
+
+    def nll(self, points: Tensor) -> Tensor:
+        """Return the mean negative log-likelihood of points (B, M, D): (B,)."""
+        return _scaled(self.energy, points).mean(1) + self.log_normalizer.value
 
     def scores(self, points: Tensor) -> dict[str, Tensor]:
         """Return scores of points (B, M, D), at temperature 1 and at :data:`TEMPERATURES`."""
@@ -401,7 +389,7 @@ class GridDensity:
 
 
 def _annealed_scores(
-    model: InContextModel, context: Tensor, points: Tensor, *, scale: float, seed: int
+    model: Any, context: Tensor, points: Tensor, *, scale: float, seed: int
 ) -> dict[str, Tensor]:
     """Return the scores of :class:`GridDensity` by annealing; NaN for temperatures but 1."""
     energy = model.condition(context)
@@ -416,42 +404,26 @@ def _scaled(energy: Energy, x: Tensor) -> Tensor:
     return (energy.inverse_temperature * energy.energy(x)).double()
 
 
-@torch.no_grad()
-def held_out_nll(model: InContextModel, context: Tensor, points: Tensor, grid: Grid) -> float:
-    """Return the mean negative log-likelihood in nats of points (B, M, D), given (B, n, D).
+def held_out_score(prior: Prior, length: int) -> Callable[[ICLEBM], float]:
+    """Return a function that scores a model on a few fixed datasets of a prior, in nats.
 
-    In one or two dimensions. The grid must cover the model's density.
+    Contexts are shorter than `length`. The score, a mean negative log-likelihood, is exact by
+    quadrature, so it is NaN in more than two dimensions.
     """
-    density = GridDensity(model, context, grid)
-    nll = _scaled(density.energy, points).mean(1) + density.log_normalizer.value
-    return float(nll.mean())
+    generator = torch.Generator().manual_seed(HELD_OUT_SEED)
+    drawn = prior.draw(HELD_OUT_TASKS, generator)
+    sizes = [size for size in HELD_OUT_CONTEXTS if size < length]
+    sequence, points = (drawn.sample(n, generator) for n in (max(sizes), HELD_OUT_POINTS))
 
-
-class HeldOut:
-    """Mean negative log-likelihood on a few fixed datasets of a prior, to follow training.
-
-    Contexts are shorter than `length`. The score is exact by quadrature, so it is NaN in more than
-    two dimensions; use :func:`isthmus.incontext.evaluate` there.
-    """
-
-    def __init__(self, prior: Prior, *, length: int, tasks: int = 16, points: int = 64) -> None:
-        generator = torch.Generator().manual_seed(HELD_OUT_SEED)
-        drawn = prior.draw(tasks, generator)
-        self.prior = prior
-        self.sizes = [size for size in HELD_OUT_CONTEXTS if size < length]
-        self.context = drawn.sample(max(self.sizes), generator)
-        self.points = drawn.sample(points, generator)
-
-    def __call__(self, model: ICLEBM) -> float:
-        """Return the score of a model, in nats."""
-        if self.prior.dim > 2:
+    @torch.no_grad()
+    def score(model: ICLEBM) -> float:
+        if prior.dim > 2:
             return math.nan
-        if model.readout.weight.device.type != "cpu":
-            model = deepcopy(model).cpu()
-        grid = grid_for(model, self.prior)
-        return fmean(
-            held_out_nll(model, self.context[:, :size], self.points, grid) for size in self.sizes
-        )
+        grid = grid_for(model, prior)
+        densities = (GridDensity(model, sequence[:, :size], grid) for size in sizes)
+        return fmean(float(each.nll(points).mean()) for each in densities)
+
+    return score
 
 
 @torch.no_grad()

@@ -93,37 +93,12 @@ class TrainingRecipe(ABC):
         """Write the finished model into the folder of its run."""
         self.finished(weights).save_pretrained(folder / "model")
 
-    def stalled(self, rows: list[Row]) -> bool:
-        """Return True if the last evaluations brought no better score."""
-        scores = [row[self.score_name] for row in rows if self.score_name in row]
-        if self.patience is None or not scores:
-            return False
-        return len(scores) - 1 - scores.index(min(scores)) >= self.patience
-
     def fingerprint(self) -> dict[str, str]:
         """Return the ``repr`` of everything that decides the outcome of a run."""
         names = [each.name for each in fields(self.settings)]
         found = {name: repr(getattr(self.settings, name)) for name in names}
         total = sum(float(tensor.double().abs().sum()) for tensor in (self.start or {}).values())
         return {**found, "init": f"weights that add up to {total:.17g}" if self.start else "none"}
-
-    def find_checkpoint(self, folder: Path | None) -> Checkpoint | None:
-        """Return the checkpoint in a folder, if there is one; refuse one of other settings."""
-        if folder is None or not (folder / "checkpoint.pt").exists():
-            return None
-        checkpoint = Checkpoint.load(folder / "checkpoint.pt")
-        changes = [
-            f"{name}={checkpoint.settings.get(name)} instead of {value}"
-            for name, value in self.fingerprint().items()
-            # Models of tables could have an energy head.
-            if checkpoint.settings.get(name, "").replace(", head_layers=0", "") != value
-        ]
-        if changes:
-            raise InvalidInputError(
-                f"{folder} holds a run with other settings: {', '.join(changes)}. Use its "
-                "settings, or another folder."
-            )
-        return checkpoint
 
 
 @dataclass(frozen=True)
@@ -155,29 +130,45 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive(folder, folder / "model")
     with lock:
-        train = partial(_train, recipe, folder, recipe.find_checkpoint(folder), options)
-        return train(fabric) if fabric is not None else _launch(train, recipe, options)
+        train = partial(_train, recipe, folder, _checkpoint_in(folder, recipe), options)
+        if fabric is not None:
+            return train(fabric)
+        try:
+            from lightning_fabric import Fabric
+        except ImportError:
+            raise InvalidInputError(
+                'Training needs Lightning Fabric: pip install "isthmus[train]".'
+            ) from None
+        fabric = Fabric(
+            accelerator=options.accelerator,
+            devices=options.devices,
+            strategy="auto" if options.devices == 1 else "ddp_spawn",
+            precision=options.precision or recipe.precision,
+        )
+        # Through a file: a process that ends would wait for a pipe that is full.
+        with tempfile.TemporaryDirectory() as scratch:
+            result = Path(scratch) / "result.pt"
+            fabric.launch(partial(_train_into, train=train, path=result))
+            return cast(tuple[Weights, list[Row]], torch.load(result, weights_only=True))
 
 
-def _launch(train: Callable[..., Any], recipe: TrainingRecipe, options: RunOptions) -> Any:
-    """Train in processes of a new Fabric."""
-    try:
-        from lightning_fabric import Fabric
-    except ImportError:
+def _checkpoint_in(folder: Path | None, recipe: TrainingRecipe) -> Checkpoint | None:
+    """Return the checkpoint in a folder, if there is one; refuse one of other settings."""
+    if folder is None or not (folder / "checkpoint.pt").exists():
+        return None
+    checkpoint = Checkpoint.load(folder / "checkpoint.pt")
+    changes = [
+        f"{name}={checkpoint.settings.get(name)} instead of {value}"
+        for name, value in recipe.fingerprint().items()
+        # Models of tables could have an energy head.
+        if checkpoint.settings.get(name, "").replace(", head_layers=0", "") != value
+    ]
+    if changes:
         raise InvalidInputError(
-            'Training needs Lightning Fabric: pip install "isthmus[train]".'
-        ) from None
-    fabric = Fabric(
-        accelerator=options.accelerator,
-        devices=options.devices,
-        strategy="auto" if options.devices == 1 else "ddp_spawn",
-        precision=options.precision or recipe.precision,
-    )
-    # Through a file: a process that ends would wait for a pipe that is full.
-    with tempfile.TemporaryDirectory() as scratch:
-        result = Path(scratch) / "result.pt"
-        fabric.launch(partial(_train_into, train=train, path=result))
-        return torch.load(result, weights_only=True)
+            f"{folder} holds a run with other settings: {', '.join(changes)}. Use its "
+            "settings, or another folder."
+        )
+    return checkpoint
 
 
 def _train_into(fabric: Fabric, train: Callable[[Fabric], Any], path: Path) -> None:
@@ -196,30 +187,30 @@ def _train(
     fabric: Fabric,
 ) -> tuple[Weights, list[Row]]:
     """Train in one process; return the weights and the metrics."""
-    settings = recipe.settings
+    updates, chief, name = recipe.settings.updates, fabric.is_global_zero, recipe.score_name
     if recipe.passes % fabric.world_size:
         raise InvalidInputError(
             f"{recipe.passes} passes cannot be shared equally by {fabric.world_size} processes. "
             "Choose another batch or micro_batch."
         )
-    chief = fabric.is_global_zero
     folder = folder if chief else None
     state = _State(recipe, checkpoint, fabric)
     held_out, saved_at = recipe.held_out(), time.monotonic()
-    bar = show_progress("training", settings.updates, show=options.progress if chief else False)
+    bar = show_progress("training", updates, show=options.progress if chief else False)
     with metrics_log(folder, state.rows) as add_row, bar as advance:
-        for done in range(state.done + 1, settings.updates + 1):
-            if recipe.stalled(state.rows):
+        for done in range(state.done + 1, updates + 1):
+            if state.stalled():
                 break
-            last, loss = done == settings.updates, state.update(done)
+            last, loss = done == updates, state.update(done)
             advance(done, f"loss {float(loss):.3f}")
             if last or done % options.log_every == 0:
                 row = state.row(loss)
                 if chief and (last or done % options.evaluate_every == 0):
-                    row[recipe.score_name] = held_out(_on_cpu(state.result))
-                    state.keep_best(row[recipe.score_name])
+                    row[name] = held_out(_on_cpu(state.result))
+                    if recipe.patience and row[name] < min(state.scores, default=math.inf):
+                        state.best = deepcopy(state.result.state_dict())
                 add_row(row)
-                last = last or recipe.stalled(state.rows)
+                last = last or state.stalled()
                 if chief and options.report is not None:
                     options.report(row)
             due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
@@ -248,10 +239,9 @@ class _State:
         self.rows: list[Row] = []
         self.best: Weights = {}
         self.network = recipe.new_network()
-        if checkpoint is not None or recipe.start is not None:
-            self.network.load_state_dict(
-                checkpoint.model if checkpoint else cast(Weights, recipe.start)
-            )
+        start = recipe.start if checkpoint is None else checkpoint.model
+        if start is not None:
+            self.network.load_state_dict(start)
         loss_of, optimizer = _Loss(self.network, recipe), recipe.optimizer(self.network)
         self.loss_of, self.optimizer = fabric.setup(loss_of, optimizer)
         self.average: AveragedModel | None = None
@@ -277,28 +267,25 @@ class _State:
         """The network, with averaged weights if the recipe asks for them."""
         return self.network if self.average is None else self.average.module
 
-    def update(self, done: int) -> Tensor:
-        """Make one update; return its mean loss."""
-        settings = self.recipe.settings
-        for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate_at(done - 1)
-        loss, norm = self._accumulate(done), None
-        if settings.clip is not None:
-            norm = self.fabric.clip_gradients(
-                self.loss_of, self.optimizer, max_norm=settings.clip, error_if_nonfinite=False
-            )
-        if norm is None or bool(torch.isfinite(norm)):
-            self.optimizer.step()
-            if self.average is not None and done % self.recipe.average_every == 0:
-                self.average.update_parameters(self.network)
-        self.optimizer.zero_grad()
-        self.done = done
-        return loss
+    @property
+    def scores(self) -> list[float]:
+        """The held-out scores so far."""
+        name = self.recipe.score_name
+        return [row[name] for row in self.rows if name in row]
 
-    def _accumulate(self, done: int) -> Tensor:
-        """Add up the gradients of this process's share of the passes; return its mean loss."""
-        fabric = self.fabric
-        share = range(fabric.global_rank, self.recipe.passes, fabric.world_size)
+    def stalled(self) -> bool:
+        """Return True if the last evaluations brought no better score."""
+        scores, patience = self.scores, self.recipe.patience
+        if patience is None or not scores:
+            return False
+        return len(scores) - 1 - scores.index(min(scores)) >= patience
+
+    def update(self, done: int) -> Tensor:
+        """Make one update of this process's share of the passes; return its mean loss."""
+        settings, fabric, passes = self.recipe.settings, self.fabric, self.recipe.passes
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate_at(done - 1) * group.get("unit", 1.0)
+        share = range(fabric.global_rank, passes, fabric.world_size)
         total = torch.zeros((), device=fabric.device)
         for part in share:
             with fabric.no_backward_sync(self.loss_of, enabled=part != share[-1]):
@@ -309,6 +296,22 @@ class _State:
             raise DivergenceError(
                 f"The loss became {float(total)} at update {done}. {self.recipe.advice}"
             )
+        norm = torch.zeros(())
+        if settings.clip is not None:
+            norm = fabric.clip_gradients(
+                self.loss_of, self.optimizer, max_norm=settings.clip, error_if_nonfinite=False
+            )
+        if bool(torch.isfinite(norm)):
+            self.optimizer.step()
+            if self.average is not None and done % self.recipe.average_every == 0:
+                self.average.update_parameters(self.network)
+                for mean, each in zip(
+                    self.average.module.parameters(), self.network.parameters(), strict=True
+                ):
+                    if not each.requires_grad:  # the average of infinite constants is no number
+                        mean.data.copy_(each)
+        self.optimizer.zero_grad()
+        self.done = done
         return total
 
     def row(self, loss: Tensor) -> Row:
@@ -320,14 +323,6 @@ class _State:
             "learning_rate": self.recipe.settings.learning_rate_at(self.done - 1),
             "cpu_seconds": round(self.clock + time.process_time(), 2),
         }
-
-    def keep_best(self, score: float) -> None:
-        """Keep the weights if no earlier score was as good, for a recipe that stops early."""
-        name = self.recipe.score_name
-        if self.recipe.patience is not None and score < min(
-            (row[name] for row in self.rows if name in row), default=math.inf
-        ):
-            self.best = {key: value.clone() for key, value in self.result.state_dict().items()}
 
     def checkpoint(self) -> Checkpoint:
         """Return the state; every process must call this."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.config import CheckedFields, ICLEBMConfig, cosine_at
-from isthmus.incontext.evaluation import HeldOut
+from isthmus.incontext.evaluation import held_out_score
 from isthmus.incontext.loop import RunOptions, TrainingRecipe, run, seeded, without_state
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import ContrastiveDivergence, Objective, Proposal, RankingNCE
@@ -303,7 +303,7 @@ class EnergyRecipe(TrainingRecipe):
 
     def held_out(self) -> Callable[[ICLEBM], float]:
         """Return the held-out score of a network."""
-        return HeldOut(self.settings.prior, length=self.settings.length)
+        return held_out_score(self.settings.prior, self.settings.length)
 
     def finished(self, weights: Weights) -> ICLEBM:
         """Return the model with the given weights."""

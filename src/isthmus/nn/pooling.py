@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, TypedDict, Unpack, final
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,46 @@ from isthmus.nn.hopfield import Hopfield
 from isthmus.validation import as_count, as_flag, require_kind, require_values
 
 
-class _Learned(nn.Module, ABC):
-    """A Hopfield layer some of whose patterns are parameters."""
+class HopfieldOptions(TypedDict, total=False):
+    """Options of :class:`Hopfield` that layers with learned patterns share."""
 
-    def __init__(self, hopfield: Hopfield, quantity: int) -> None:
+    num_heads: int
+    beta: float | Sequence[float] | Tensor | None
+    learn_beta: bool
+    steps: int
+    separation: str | float
+    norm: bool
+    dropout: float
+    batch_first: bool
+
+
+class LookupOptions(HopfieldOptions, total=False):
+    """Options of a layer with learned patterns."""
+
+    quantity: int
+
+
+class _Learned(nn.Module, ABC):
+    """A Hopfield layer some of whose patterns are parameters, the first of them `parameter`."""
+
+    parameter: ClassVar[str]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int | None = None,
+        output_size: int | None = None,
+        *,
+        quantity: int = 1,
+        **options: Unpack[HopfieldOptions],
+    ) -> None:
         super().__init__()
-        self.hopfield, self.quantity = hopfield, as_count(quantity, "quantity")
+        self.hopfield = Hopfield(input_size, hidden_size, output_size, **options)
+        self.quantity = as_count(quantity, "quantity")
+        self.register_parameter(self.parameter, self._new_patterns())
+
+    def _new_patterns(self) -> nn.Parameter:
+        return nn.Parameter(torch.empty(self.quantity, self.hopfield.input_size).normal_())
 
     @abstractmethod
     def _patterns(self, x: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,9 +63,6 @@ class _Learned(nn.Module, ABC):
     def reset_parameters(self) -> None:
         """Draw new patterns and projections."""
         self.hopfield.reset_parameters()
-        self._draw_patterns()
-
-    def _draw_patterns(self) -> None:
         for weights in self.parameters(recurse=False):
             nn.init.normal_(weights)
 
@@ -64,12 +95,24 @@ class _Learned(nn.Module, ABC):
         """Return the states as points of :meth:`energy_of`. (..., states, hidden_size)."""
         return self.hopfield.states_of(self._patterns(x), head)
 
+    def _expanded(self, patterns: Tensor, like: Tensor) -> Tensor:
+        """Return patterns (P, D), one copy for each bag of `like`, without memory of their own."""
+        require_kind(like, "x", Tensor)
+        require_values(like, "x")
+        batch_first = self.hopfield.batch_first
+        if like.ndim < 2 or (like.ndim != 3 and not batch_first):
+            axes = "(..., patterns, D)" if batch_first else "(patterns, batch, D)"
+            raise ShapeError(f"x must have shape {axes}, not {tuple(like.shape)}.")
+        if batch_first:
+            return patterns.expand(*like.shape[:-2], *patterns.shape)
+        return patterns[:, None].expand(-1, like.shape[1], -1)
+
 
 @final
 class HopfieldPooling(_Learned):
     """Pool a bag of patterns: learned states retrieve from it.
 
-    Parameters are those of :class:`Hopfield`, and
+    Options are those of :class:`Hopfield`, but for `stored_size`, and
 
     Parameters
     ----------
@@ -87,38 +130,8 @@ class HopfieldPooling(_Learned):
     torch.Size([5, 12])
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int | None = None,
-        output_size: int | None = None,
-        *,
-        quantity: int = 1,
-        num_heads: int = 1,
-        beta: float | Sequence[float] | Tensor | None = None,
-        learn_beta: bool = False,
-        steps: int = 1,
-        separation: str | float = "softmax",
-        norm: bool = True,
-        dropout: float = 0.0,
-        batch_first: bool = True,
-    ) -> None:
-        hopfield = Hopfield(
-            input_size,
-            hidden_size,
-            output_size,
-            num_heads=num_heads,
-            beta=beta,
-            learn_beta=learn_beta,
-            steps=steps,
-            separation=separation,
-            norm=norm,
-            dropout=dropout,
-            batch_first=batch_first,
-        )
-        super().__init__(hopfield, quantity)
-        self.pooling_weights = nn.Parameter(torch.empty(self.quantity, hopfield.input_size))
-        self._draw_patterns()
+    parameter = "pooling_weights"
+    pooling_weights: Tensor
 
     def forward(
         self,
@@ -142,14 +155,14 @@ class HopfieldPooling(_Learned):
         if not isinstance(both, tuple | list) or len(both) != 2:
             raise InvalidInputError("x must be a tensor, or a tuple of stored and values.")
         stored, values = both
-        return stored, expanded(self.pooling_weights, stored, self.hopfield.batch_first), values
+        return stored, self._expanded(self.pooling_weights, stored), values
 
 
 @final
 class HopfieldLayer(_Learned):
     """Look up learned patterns: each state of the input retrieves from them.
 
-    Parameters are those of :class:`Hopfield`, and
+    Options are those of :class:`Hopfield`, but for `stored_size`, and
 
     Parameters
     ----------
@@ -167,44 +180,21 @@ class HopfieldLayer(_Learned):
     (torch.Size([5, 10, 3]), 20)
     """
 
+    parameter = "lookup_weights"
+    lookup_weights: Tensor
+
     def __init__(
         self,
         input_size: int,
         hidden_size: int | None = None,
         output_size: int | None = None,
         *,
-        quantity: int = 1,
         separate_targets: bool = False,
-        num_heads: int = 1,
-        beta: float | Sequence[float] | Tensor | None = None,
-        learn_beta: bool = False,
-        steps: int = 1,
-        separation: str | float = "softmax",
-        norm: bool = True,
-        dropout: float = 0.0,
-        batch_first: bool = True,
+        **options: Unpack[LookupOptions],
     ) -> None:
-        hopfield = Hopfield(
-            input_size,
-            hidden_size,
-            output_size,
-            num_heads=num_heads,
-            beta=beta,
-            learn_beta=learn_beta,
-            steps=steps,
-            separation=separation,
-            norm=norm,
-            dropout=dropout,
-            batch_first=batch_first,
-        )
-        super().__init__(hopfield, quantity)
-        shape, separate = (
-            (self.quantity, hopfield.stored_size),
-            as_flag(separate_targets, "separate_targets"),
-        )
-        self.lookup_weights = nn.Parameter(torch.empty(shape))
-        self.target_weights = nn.Parameter(torch.empty(shape)) if separate else None
-        self._draw_patterns()
+        super().__init__(input_size, hidden_size, output_size, **options)
+        separate = as_flag(separate_targets, "separate_targets")
+        self.target_weights = self._new_patterns() if separate else None
 
     def energy_of(self, x: Tensor | None = None, head: int = 0) -> Energy:
         """Return the energy of the learned patterns, the same for every input."""
@@ -214,19 +204,7 @@ class HopfieldLayer(_Learned):
         return layer.energy_of((bag, state, bag), head)
 
     def _patterns(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        stored = value = expanded(self.lookup_weights, x, self.hopfield.batch_first)
+        stored = value = self._expanded(self.lookup_weights, x)
         if self.target_weights is not None:
-            value = expanded(self.target_weights, x, self.hopfield.batch_first)
+            value = self._expanded(self.target_weights, x)
         return stored, x, value
-
-
-def expanded(patterns: Tensor, like: Tensor, batch_first: bool) -> Tensor:
-    """Return patterns (P, D), one copy for each bag of `like`, without memory of their own."""
-    require_kind(like, "x", Tensor)
-    require_values(like, "x")
-    if like.ndim < 2 or (like.ndim != 3 and not batch_first):
-        axes = "(..., patterns, D)" if batch_first else "(patterns, batch, D)"
-        raise ShapeError(f"x must have shape {axes}, not {tuple(like.shape)}.")
-    if batch_first:
-        return patterns.expand(*like.shape[:-2], *patterns.shape)
-    return patterns[:, None].expand(-1, like.shape[1], -1)
