@@ -296,12 +296,12 @@ class _State:
             raise DivergenceError(
                 f"The loss became {float(total)} at update {done}. {self.recipe.advice}"
             )
-        norm = torch.zeros(())
+        norm: Tensor | None = None
         if settings.clip is not None:
             norm = fabric.clip_gradients(
                 self.loss_of, self.optimizer, max_norm=settings.clip, error_if_nonfinite=False
             )
-        if bool(torch.isfinite(norm)):
+        if norm is None or bool(torch.isfinite(norm)):
             self.optimizer.step()
             if self.average is not None and done % self.recipe.average_every == 0:
                 self.average.update_parameters(self.network)
