@@ -24,8 +24,8 @@ def assert_equal(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def masks(kind: str):
-    """Arguments for the layer, and for the view."""
+def all_masks():
+    """Arguments for the layer, and for the view, of each kind."""
     generator = torch.Generator().manual_seed(5)
     hidden = torch.rand(LENGTH, LENGTH, generator=generator) < 0.4
     hidden.fill_diagonal_(False)
@@ -51,13 +51,10 @@ def masks(kind: str):
             {"attn_mask": hidden | causal, "key_padding_mask": padding},
             {"mask": hidden, "is_causal": True, "key_padding_mask": padding},
         ),
-    }[kind]
+    }
 
 
-MASKS = [
-    "none", "boolean", "additive", "per-head", "four-axes", "causal", "padding",
-    "additive-padding", "all",
-]  # fmt: skip
+MASKS = all_masks()
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -66,7 +63,7 @@ def test_responsibilities_are_attention_weights(make_norm, randomize, draw, bias
     norm = make_norm(WIDTH)
     attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, bias=bias, batch_first=True), 3)
     x = draw(BATCH, LENGTH, WIDTH)
-    theirs, ours = masks(kind)
+    theirs, ours = MASKS[kind]
     view = vmf_view(norm, attention, x, **ours)
     assert isinstance(view, VMFMixture)
     assert_equal(view.responsibilities(), own_weights(norm, attention, x, **theirs))
@@ -89,7 +86,7 @@ def test_every_setting_of_multihead_attention(randomize, draw, option, kind):
     attention = randomize(nn.MultiheadAttention(WIDTH, batch_first=True, **settings), 3)
     norm = randomize(nn.LayerNorm(WIDTH))
     x = draw(BATCH, LENGTH, WIDTH)
-    theirs, ours = masks(kind)
+    theirs, ours = MASKS[kind]
     y = norm(x)
     value = draw(BATCH, LENGTH, attention.vdim)
     _, weights = attention(y, y, value, average_attn_weights=False, **theirs)

@@ -4,14 +4,12 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 import isthmus as ist
 from isthmus.capacity import basins, certify
-from isthmus.dynamics.descent import descend
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 
 Array = NDArray[np.float64]
@@ -42,79 +40,6 @@ def duplicates(n: int, dim: int) -> Array:
 
 
 DATA = {"sphere": sphere, "cloud": cloud, "clusters": clusters, "duplicates": duplicates}
-SIZES = [(2, 1), (30, 1), (12, 2), (40, 3), (200, 5), (120, 8), (60, 30), (25, 100)]
-
-
-def adversarial_starts(X: Array, row: int, radius: float, rng: np.random.Generator) -> Array:
-    """On the boundary and inside, in random directions and towards the nearest patterns."""
-    dim = X.shape[1]
-    apart = X - X[row]
-    distance = np.linalg.norm(apart, axis=1)
-    near = np.argsort(distance)
-    near = near[distance[near] > 0][:8]
-    towards = apart[near] / distance[near, None]
-    pull = towards.sum(0, keepdims=True)
-    directions = np.concatenate([towards, -towards, pull, rng.standard_normal((16, dim))])
-    norms = np.linalg.norm(directions, axis=1, keepdims=True)
-    directions = directions / np.where(norms > 0, norms, 1)
-    shares = np.concatenate([np.ones(len(directions)), rng.uniform(0, 1, len(directions))])
-    return X[row] + radius * shares[:, None] * np.concatenate([directions, directions])
-
-
-def attack(memory: ist.GaussianKDE | ist.ModernHopfield, most: int = 40) -> int:
-    """Try to leave certified balls of a memory; return how many starts were tried."""
-    X, sigma = memory.memories.numpy(), float(memory.sigma)
-    certificate = certify(memory, iterate="none")
-    rng = np.random.default_rng(0)
-    held = np.flatnonzero((certificate.guaranteed_radius > 0) & (certificate.error_bound < np.inf))
-    rows = rng.permutation(held)[:most]
-    if not len(rows):
-        return 0
-    parts = [adversarial_starts(X, row, certificate.guaranteed_radius[row], rng) for row in rows]
-    home = np.repeat(rows, [len(part) for part in parts])
-    state = torch.from_numpy(np.concatenate([*parts, X[rows]]))
-    home = np.concatenate([home, rows])
-    centre, limit = X[home], certificate.guaranteed_radius[home]
-    # What rounding of one update in float64 may add, at the size of these patterns.
-    blur = 1e-12 * (sigma + np.abs(X).max())
-    for _ in range(30):
-        state = memory.step(state)
-        assert (np.linalg.norm(state.numpy() - centre, axis=1) <= limit + blur).all()
-    # At the boundary contraction may be slow, so ends are compared after it has had its time.
-    state = descend(memory, state, tol=1e-9 * sigma, max_steps=3000).state.numpy()
-    fixed = dict(zip(rows, state[-len(rows) :], strict=True))
-    gap = np.linalg.norm(state - np.stack([fixed[row] for row in home]), axis=1)
-    assert (gap <= 1e-5 * sigma + blur).all()
-    errors = np.linalg.norm(state - centre, axis=1)
-    assert (errors <= certificate.error_bound[home] + 1e-5 * sigma + blur).all()
-    exact = errors[-len(rows) :]  # patterns flow to their fixed points from close by
-    assert (exact <= certificate.error_bound[rows] * (1 + 1e-6) + 1e-8 * sigma + blur).all()
-    return len(home)
-
-
-@pytest.mark.parametrize("kind", DATA)
-@pytest.mark.parametrize(
-    ("energy", "widths", "least"),
-    [
-        (ist.GaussianKDE, (0.1, 0.3, 0.9, 1.5, 4.0), 5_000),
-        (ist.ModernHopfield, (0.05, 0.3, 1.0, 6.0), 4_000),
-    ],
-)
-def test_no_start_leaves_a_certified_ball(
-    kind: str, energy: type, widths: tuple, least: int
-) -> None:
-    sizes = SIZES if energy is ist.GaussianKDE else SIZES[2:]
-    memories = [energy(DATA[kind](*size), width) for size in sizes for width in widths]
-    assert sum(attack(memory, most=8) for memory in memories) > least
-
-
-def test_no_start_leaves_a_ball_whose_sum_was_cut_off() -> None:
-    X = np.random.default_rng(0).standard_normal((2100, 16))
-    few = certify(X, 0.6, iterate="none", n_neighbors=20)
-    many = certify(X, 0.6, iterate="none", n_neighbors=300)
-    assert (few.guaranteed_radius <= many.guaranteed_radius * (1 + 1e-9)).all()
-    assert (few.error_bound >= many.error_bound * (1 - 1e-9)).all()
-    assert attack(ist.GaussianKDE(X, 0.6), most=3) > 100
 
 
 @pytest.mark.parametrize("kind", DATA)

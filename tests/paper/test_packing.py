@@ -1,5 +1,7 @@
 """Patterns that were spread apart, and how many are stored."""
 
+import pickle
+
 import mpmath
 import numpy as np
 import pytest
@@ -7,7 +9,13 @@ from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from isthmus.capacity import dense_radius, measured_capacity, spread_on_sphere
+from isthmus.capacity import (
+    certify,
+    dense_radius,
+    measured_capacity,
+    regular_polygon,
+    spread_on_sphere,
+)
 
 
 def smallest_angle(count: int, dim: int) -> float:
@@ -27,6 +35,22 @@ def test_spread_points_are_nearly_as_far_apart_as_is_known_to_be_possible(
     count: int, dim: int, best: float
 ) -> None:
     assert best - 0.2 < smallest_angle(count, dim) < best + 0.01
+
+
+@pytest.mark.parametrize("placement", ["random", "spread"])
+def test_a_measured_capacity_has_the_set_that_was_found_stored(placement: str) -> None:
+    found = measured_capacity(3, 0.5, placement, most=6)  # type: ignore[arg-type]
+    again = pickle.loads(pickle.dumps(found))
+    assert again == found == len(found.patterns)
+    assert_allclose(again.patterns, found.patterns)
+    assert_allclose(np.linalg.norm(found.patterns, axis=1), 8**0.5)
+    assert placement == "random" or certify(found.patterns).fraction_stored >= 0.5
+
+
+def test_in_the_plane_spread_patterns_are_regular_polygons() -> None:
+    found = measured_capacity(2, placement="spread", most=18)
+    assert found == 13
+    assert_allclose(found.patterns, 2 * regular_polygon(13))
 
 
 @pytest.mark.slow

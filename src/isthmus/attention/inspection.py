@@ -20,27 +20,16 @@ class Heads:
     """Logits of every head, ``scale * (query_weight @ y + query_bias) . key + log_offset``.
 
     Here y is the normed query, and the last `always_seen` keys belong to the layer and are never
-    masked. Shapes: query_weight (H, d, D), query_bias (H, d), log_offset (B, H, T), and keys
+    masked. Shapes: query_weight (H * d, D), query_bias (H * d,), log_offset (B, H, T), and keys
     (B, H, T, d), or (B, H, S, T, d) where they depend on the query's place.
     """
 
     query_weight: Tensor
-    query_bias: Tensor
+    query_bias: Tensor | None
     keys: Tensor
     scale: float
     log_offset: Tensor | None = None
     always_seen: int = 0
-
-
-def read_heads(
-    weight: Tensor, bias: Tensor | None, keys: Tensor, scale: float, **others: Any
-) -> Heads:
-    """Return the heads of a query projection with a weight (H * d, D) and a bias (H * d,)."""
-    n_heads = keys.shape[1]
-    bias = weight.new_zeros(len(weight)) if bias is None else bias
-    return Heads(
-        weight.unflatten(0, (n_heads, -1)), bias.unflatten(0, (n_heads, -1)), keys, scale, **others
-    )
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -68,7 +57,7 @@ def torch_heads(attention: Any, key: Tensor) -> Heads:
     own += [keys.new_zeros(len(keys), 1, width)] * attention.add_zero_attn
     keys = split_heads(torch.cat([keys, *own], 1), n_heads)
     scale = (width // n_heads) ** -0.5
-    return read_heads(query_weight, query_bias, keys, scale, always_seen=len(own))
+    return Heads(query_weight, query_bias, keys, scale, always_seen=len(own))
 
 
 LLAMA_KINDS = ("Llama", "Mistral", "Qwen2")
@@ -118,7 +107,7 @@ def hugging_face_heads(attention: Any, key: Tensor, position_ids: Tensor | None)
     if attention.scale_attn_by_inverse_layer_idx:
         scale /= attention.layer_idx + 1
     keys = split_heads(linear(key, key_weight, key_bias), attention.num_heads)
-    return read_heads(query_weight, query_bias, keys, scale)
+    return Heads(query_weight, query_bias, keys, scale)
 
 
 def _llama_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> Heads:
@@ -142,7 +131,7 @@ def _llama_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> He
     turned = keys * cosine + _turn_half(keys) * sine
     across = turned.repeat_interleave(attention.num_key_value_groups, 1)[:, :, None]
     keys = across * cosine[..., None, :] - _turn_half(across * sine[..., None, :])
-    return read_heads(attention.q_proj.weight, attention.q_proj.bias, keys, attention.scaling)
+    return Heads(attention.q_proj.weight, attention.q_proj.bias, keys, attention.scaling)
 
 
 def _turn_half(x: Tensor) -> Tensor:

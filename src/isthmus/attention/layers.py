@@ -13,7 +13,6 @@ from isthmus.attention.inspection import (
     Heads,
     Norm,
     merge_masks,
-    read_heads,
     read_norm,
     safe_softmax,
     split_heads,
@@ -88,9 +87,9 @@ class NormedAttention(nn.Module):
             offset = whole[..., self.head_dim]
         if self.qk_norm:
             one = torch.eye(self.head_dim).to(keys).repeat(self.num_heads, 1)
-            return read_heads(one, None, keys, self.scale)
+            return Heads(one, None, keys, self.scale)
         projection = self.query_proj
-        return read_heads(projection.weight, projection.bias, keys, self.scale, log_offset=offset)
+        return Heads(projection.weight, projection.bias, keys, self.scale, log_offset=offset)
 
     def forward(
         self,

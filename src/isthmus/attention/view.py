@@ -145,11 +145,14 @@ def _mixture(norm: Norm, standardized: Tensor, heads: Heads, mask: Tensor | None
     unit = standardized / length.masked_fill(length == 0, 1)[..., None]
     # Columns of P(gamma * W_Q'), split into an orthonormal basis and a triangle, so that
     # directions and lengths are found in the few coordinates of a head.
-    factor = (heads.query_weight * norm.gain).mT  # (H, D, d)
+    n_heads = heads.keys.shape[1]
+    factor = (heads.query_weight * norm.gain).unflatten(0, (n_heads, -1)).mT  # (H, D, d)
     if norm.centred:
         factor = factor - factor.mean(-2, keepdim=True)
     basis, triangle = torch.linalg.qr(factor)  # (H, D, c), (H, c, d)
-    constant = (heads.query_weight @ norm.shift + heads.query_bias)[..., None]  # (H, d, 1)
+    shifted = heads.query_weight @ norm.shift
+    shifted = shifted if heads.query_bias is None else shifted + heads.query_bias
+    constant = shifted.unflatten(0, (n_heads, -1))[..., None]  # (H, d, 1)
     if heads.keys.ndim == 5:
         triangle, constant = triangle[:, None], constant[:, None]
     along = heads.keys @ triangle.mT

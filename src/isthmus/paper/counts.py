@@ -20,6 +20,7 @@ from isthmus.errors import InvalidInputError
 from isthmus.special import vmf_mean_length
 from isthmus.validation import as_choice, as_count, as_flag, as_number
 
+FloatArray = NDArray[np.float64]
 CapacityKind = Literal["claimed", "packing", "random", "certified", "half-weight", "dense"]
 
 # Radii tried before the best of them is refined.
@@ -182,35 +183,27 @@ def random_coding(
     (484, 0.2)
     """
     dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
-    sphere = SphereQuadrature(dim, ratio)
-    scaled = _best_radius(sphere)
-    if radius is not None:
+
+    def log_tau(scaled: float) -> float:
+        _, log_first, log_second = log_moments(dim, ratio, scaled)
+        log_near = log_cap_fraction(dim, 2 * math.asin(min(scaled / ratio, 1.0)))
+        return float(np.logaddexp.reduce([log_first - math.log(scaled), log_second, log_near]))
+
+    if radius is None:
+        # The first two terms alone are least near R d = 0.62 for the distance d that counts, which
+        # is at most 2 M, and not much below 1 if M is not; the third only grows with R.
+        largest = min(ratio, 2.0)
+        smallest = min(0.1 / ratio, 0.1 * largest)
+        grid = np.linspace(math.log(smallest), math.log(largest), RADIUS_GRID)
+        best = int(np.argmin([log_tau(math.exp(u)) for u in grid]))
+        bracket = grid[max(best - 1, 0)], grid[min(best + 1, RADIUS_GRID - 1)]
+        options = {"bounds": bracket, "method": "bounded", "options": {"xatol": 1e-4}}
+        scaled = math.exp(minimize_scalar(lambda u: log_tau(math.exp(u)), **options).x)
+    else:
         scaled = as_number(radius, "radius", above=0) / sigma
-    if scaled >= sphere.radius:  # one ball holds the sphere
+    if scaled >= ratio:  # one ball holds the sphere
         return RandomCoding(0.0, scaled * sigma)
-    return RandomCoding(max(-math.log(4) - _log_tau(sphere, scaled), 0.0), scaled * sigma)
-
-
-def _log_tau(sphere: SphereQuadrature, radius: float) -> float:
-    _, log_first, log_second = sphere.log_moments(radius)
-    log_near = log_cap_fraction(sphere.dim, 2 * math.asin(min(radius / sphere.radius, 1.0)))
-    terms = [log_first - math.log(radius), log_second, log_near]
-    return float(np.logaddexp.reduce(terms))
-
-
-def _best_radius(sphere: SphereQuadrature) -> float:
-    """Return the radius of smallest tau, in units of the bandwidth.
-
-    The first two terms of tau alone are least near R d = 0.62 for the distance d that counts,
-    which is at most 2 M, and not much below 1 if M is not; the third only grows with R.
-    """
-    largest = min(sphere.radius, 2.0)
-    smallest = min(0.1 / sphere.radius, 0.1 * largest)
-    grid = np.linspace(math.log(smallest), math.log(largest), RADIUS_GRID)
-    best = int(np.argmin([_log_tau(sphere, math.exp(u)) for u in grid]))
-    bracket = grid[max(best - 1, 0)], grid[min(best + 1, RADIUS_GRID - 1)]
-    options = {"bounds": bracket, "method": "bounded", "options": {"xatol": 1e-4}}
-    return math.exp(minimize_scalar(lambda u: _log_tau(sphere, math.exp(u)), **options).x)
+    return RandomCoding(max(-math.log(4) - log_tau(scaled), 0.0), scaled * sigma)
 
 
 def _log_packing(dim: int, ratio: float) -> float:
@@ -339,45 +332,34 @@ def log_cap_fraction(dim: int, angle: float) -> float:
 
 def log_kernel_mean(dim: int, radius: float) -> float:
     """Return the log of A_0, the mean of exp(-|x - y|^2 / 2) over a sphere of this radius."""
-    return min(float(SphereQuadrature(dim, radius).log_moments(0.0)[0]), 0.0)
+    return min(float(log_moments(dim, radius, 0.0)[0]), 0.0)
 
 
-class SphereQuadrature:
-    r"""Means over the distance d of two uniform points on a sphere, by quadrature.
+def log_moments(dim: int, radius: float, tilt: float) -> FloatArray:
+    r"""Return logs of :math:`A_p(R) = \mathbb E[d^p e^{-(d^2 - 2 R d)/2}]`, p = 0, 1, 2, R = tilt.
 
-    :math:`A_p(R) = \mathbb E[d^p \exp(-(d^2 - 2 R d)/2)]` with :math:`d = 2 M \sin(\theta/2)`, and
-    :math:`\theta = \pi / (1 + e^{-t})` of density :math:`\propto \sin^{D-2}\theta`, is integrated
-    over t. `radius` is M in units of the bandwidth.
+    The distance of two uniform points on a sphere is :math:`d = 2 M \sin(\theta/2)`, with
+    :math:`\theta` of density :math:`\propto \sin^{D-2}\theta`. The mean is integrated over t,
+    :math:`\theta = \pi / (1 + e^{-t})`. `radius` is M in units of the bandwidth.
     """
 
-    def __init__(self, dim: int, radius: float) -> None:
-        self.dim, self.radius = dim, radius
-        self._coarse = np.linspace(-WIDEST, WIDEST, COARSE_POINTS)
-        self._coarse_density = self._log_density(self._coarse)
-
-    def log_moments(self, tilt: float) -> NDArray[np.float64]:
-        r"""Return logs of :math:`A_0(R), A_1(R), A_2(R)` at R = `tilt`, in units of sigma."""
-        coarse = self._tilted(self._coarse_density, tilt)
-        seen = np.flatnonzero((coarse > coarse.max(1, keepdims=True) - NEGLIGIBLE).any(0))
-        first, last = max(seen[0] - 1, 0), min(seen[-1] + 1, COARSE_POINTS - 1)
-        t = np.linspace(self._coarse[first], self._coarse[last], FINE_POINTS)
-        terms = self._tilted(self._log_density(t), tilt)
-        log_integrals: NDArray[np.float64] = logsumexp(terms, axis=1) + math.log(t[1] - t[0])
-        return log_integrals + 0.5 * tilt * tilt
-
-    def _log_density(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the log distance at t and the log density of t, as rows. (2, n)"""
+    def log_integrands(t: FloatArray) -> FloatArray:
+        """Return log integrands without their factor exp(R^2 / 2). (3, n)"""
         log_share, log_rest = log_expit(t), log_expit(-t)
-        log_distance = np.log(2 * self.radius * np.sin(0.5 * math.pi * np.exp(log_share)))
+        log_distance = np.log(2 * radius * np.sin(0.5 * math.pi * np.exp(log_share)))
         log_sine = np.log(np.sin(math.pi * np.exp(np.minimum(log_share, log_rest))))
-        log_by_angle = (self.dim - 2) * log_sine - betaln(0.5 * (self.dim - 1), 0.5)
-        return np.stack([log_distance, log_by_angle + math.log(math.pi) + log_share + log_rest])
-
-    @staticmethod
-    def _tilted(values: NDArray[np.float64], tilt: float) -> NDArray[np.float64]:
-        """Return log integrands for p = 0, 1, 2 without their factor exp(R^2 / 2). (3, n)"""
-        log_distance, log_density = values
+        log_by_angle = (dim - 2) * log_sine - betaln(0.5 * (dim - 1), 0.5)
         # As a square, because d^2 - 2 R d would cancel for large R.
         kernel = -0.5 * (np.exp(log_distance) - tilt) ** 2
-        terms: NDArray[np.float64] = log_density + kernel + np.arange(3)[:, None] * log_distance
+        log_density = log_by_angle + math.log(math.pi) + log_share + log_rest
+        terms: FloatArray = log_density + kernel + np.arange(3)[:, None] * log_distance
         return terms
+
+    coarse = np.linspace(-WIDEST, WIDEST, COARSE_POINTS)
+    values = log_integrands(coarse)
+    seen = np.flatnonzero((values > values.max(1, keepdims=True) - NEGLIGIBLE).any(0))
+    first, last = max(seen[0] - 1, 0), min(seen[-1] + 1, COARSE_POINTS - 1)
+    t = np.linspace(coarse[first], coarse[last], FINE_POINTS)
+    log_step = math.log(t[1] - t[0])
+    total: FloatArray = logsumexp(log_integrands(t), axis=1) + log_step
+    return total + 0.5 * tilt * tilt

@@ -118,6 +118,9 @@ class MeasuredCapacity(int):
         number.patterns = patterns
         return number
 
+    def __getnewargs__(self) -> tuple[FloatArray]:  # type: ignore[override]
+        return (self.patterns,)
+
 
 def measured_capacity(
     dim: int,

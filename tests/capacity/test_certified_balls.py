@@ -1,8 +1,4 @@
-"""Starts that try to leave certified balls, iterated by a program of a few lines in float64.
-
-tests/capacity/test_certificate.py attacks ordinary patterns with the library's own steps; here are
-patterns made to be difficult, and steps that share no code with the library.
-"""
+"""Starts that try to leave certified balls, iterated by a program of a few lines in float64."""
 
 from collections.abc import Callable
 
@@ -41,11 +37,25 @@ def borderline(rng: np.random.Generator) -> Array:
     return rng.uniform(2.3, 3.2) * grid + 0.05 * rng.standard_normal(grid.shape)
 
 
+def sphere(rng: np.random.Generator) -> Array:
+    X = rng.standard_normal((40, 9))
+    return 6 * X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def clusters(rng: np.random.Generator) -> Array:
+    """Every centre once on its own, then tight groups about some of them, one row twice."""
+    centres = 6 * rng.standard_normal((8, 4))
+    near = centres[rng.integers(0, 4, 12)] + 0.4 * rng.standard_normal((12, 4))
+    return np.concatenate([centres, near, near[:1]])
+
+
 KINDS: dict[str, Callable[[np.random.Generator], Array]] = {
     "near duplicates": near_duplicates,
     "collinear": collinear,
     "mixed scales": mixed_scales,
     "borderline": borderline,
+    "sphere": sphere,
+    "clusters": clusters,
 }
 
 
@@ -120,6 +130,18 @@ def attack_all(kind: str, count: int, seeds: int) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 def test_starts_return_to_the_fixed_point_of_their_pattern(kind) -> None:
     assert attack_all(kind, count=25, seeds=1) > 500
+
+
+def test_no_start_leaves_a_ball_whose_sum_was_cut_off() -> None:
+    X = np.random.default_rng(0).standard_normal((2100, 16))
+    few = certify(X, 0.6, iterate="none", n_neighbors=20)
+    many = certify(X, 0.6, iterate="none", n_neighbors=300)
+    assert (few.guaranteed_radius <= many.guaranteed_radius * (1 + 1e-9)).all()
+    assert (few.error_bound >= many.error_bound * (1 - 1e-9)).all()
+    rng, rows = np.random.default_rng(0), np.flatnonzero(few.guaranteed_radius > 0)[:3]
+    for row in rows:
+        ends = iterate(X, 0.6**-2, starts(X, row, few.guaranteed_radius[row], 30, rng), False)
+        assert (np.linalg.norm(ends - X[row], axis=1) <= few.error_bound[row] + 1e-6).all()
 
 
 @pytest.mark.slow
