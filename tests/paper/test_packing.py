@@ -55,11 +55,13 @@ def test_in_the_plane_spread_patterns_are_regular_polygons() -> None:
 
 @pytest.mark.slow
 def test_the_largest_spread_set_that_is_stored_although_a_smaller_one_is_not() -> None:
-    assert measured_capacity(3, placement="spread", most=10) == 10
-    reached = {}
-    for count in (24, 26, 32):  # mean shift by hand, from the patterns and from around them
-        patterns = 2 * np.sqrt(2) * spread_on_sphere(count, 3)
-        generator = np.random.default_rng(0)
+    found = measured_capacity(3, placement="spread", most=40)
+    # The 32 points that the search finds, with or without symmetry, differ between processors.
+    assert found in (24, 32)
+    shares = []
+    for patterns in (found.patterns, 8**0.5 * spread_on_sphere(26, 3)):
+        # Mean shift by hand, from the patterns and from around them.
+        count, generator = len(patterns), np.random.default_rng(0)
         away = generator.standard_normal((8, count, 3))
         away *= 0.3 / np.linalg.norm(away, axis=-1, keepdims=True)
         x = np.concatenate([patterns[None], patterns + away]).reshape(-1, 3)
@@ -68,12 +70,9 @@ def test_the_largest_spread_set_that_is_stored_although_a_smaller_one_is_not() -
         ends = x.reshape(9, count, 3)
         half = 0.5 * np.sort(cdist(patterns, patterns), 1)[:, 1]
         home = np.linalg.norm(ends - ends[0], axis=-1).max(0) < 1e-4
-        reached[count] = np.mean(home & (np.linalg.norm(ends[0] - patterns, axis=1) < half))
-    assert reached[24] == 1
-    assert reached[26] < 0.5
-    # The 32 points that the search finds, with or without symmetry, differ between processors.
-    largest = max(count for count in reached if reached[count] == 1)
-    assert measured_capacity(3, placement="spread", most=40) == largest
+        shares.append(np.mean(home & (np.linalg.norm(ends[0] - patterns, axis=1) < half)))
+    assert shares[0] == 1
+    assert shares[1] < 0.5
 
 
 @pytest.mark.parametrize(("count", "stored"), [(13, True), (18, True), (19, False), (24, False)])
