@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 
 import isthmus as ist
 from isthmus.capacity import Certificate, certify
-from isthmus.capacity import noise as module
+from isthmus.capacity.contraction import LARGEST_DELTA
 from isthmus.errors import InvalidInputError
 
 Array = NDArray[np.float64]
@@ -89,4 +89,4 @@ def test_patterns_without_a_ball_have_no_noise_and_a_single_one_any(tmp_path: Pa
     assert "noise" not in each.to_frame()
     with pytest.raises(InvalidInputError, match="delta"):
         certify([[0.0], [9.0]], noise=True, delta=0.5)
-    assert math.exp(-1) > module.LARGEST_DELTA
+    assert math.exp(-1) > LARGEST_DELTA

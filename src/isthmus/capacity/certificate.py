@@ -14,15 +14,16 @@ from torch import Tensor
 
 from isthmus.bandwidth.rules import as_rows
 from isthmus.capacity.contraction import (
+    LARGEST_DELTA,
     ROUNDING_SLACK,
     Neighbors,
     guaranteed_balls,
     hopfield_terms,
     kde_terms,
     nearest_neighbors,
+    noise_levels,
 )
 from isthmus.capacity.iteration import iterate_patterns
-from isthmus.capacity.noise import LARGEST_DELTA, noise_levels
 from isthmus.capacity.ramsauer import guaranteed_radius, required_separation
 from isthmus.capacity.sparse import one_step
 from isthmus.dynamics.modes import require_squares
