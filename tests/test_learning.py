@@ -159,10 +159,8 @@ def test_a_network_learns_a_density_and_everything_works_on_it(tmp_path):
     found = ist.fit(ist.NeuralEnergy(2, width=32), X, updates=400, progress=False)
     energy = found.energy
     density = ist.with_normalizer(energy)
-    test = rows_of(2000, scale=0.5, seed=5) + np.where(rows_of(2000, 1, seed=6) > 0, 2.0, -2.0) * [
-        1,
-        0,
-    ]
+    side = np.where(rows_of(2000, 1, seed=6) > 0, 2.0, -2.0)
+    test = rows_of(2000, scale=0.5, seed=5) + side * [1, 0]
     truth = ist.Mixture(np.array([[-2.0, 0], [2, 0]]), beta=2.0).log_prob(test).mean()
     assert density.log_prob(test).mean() > truth - 0.12
     assert found.record.held_out == pytest.approx(-density.log_prob(test).mean(), abs=0.15)
@@ -171,14 +169,8 @@ def test_a_network_learns_a_density_and_everything_works_on_it(tmp_path):
     groups = basins(energy, starts=test[:200])
     assert groups.n_basins == 2
     assert (groups.labels[test[:200, 0] > 0.5] == groups.labels[test[:200, 0].argmax()]).all()
-    annealed = ist.anneal(
-        lambda sigma: energy,
-        [0.5, 0.25],
-        200,
-        method="langevin",
-        steps=100,
-        init=np.zeros((200, 2)),
-    )
+    options = {"method": "langevin", "steps": 100, "init": np.zeros((200, 2))}
+    annealed = ist.anneal(lambda sigma: energy, [0.5, 0.25], 200, **options)
     assert abs(abs(annealed.draws[:, 0]).mean() - 2) < 0.2
     filled = ist.complete(energy, np.array([[1.9, np.nan]]), init=np.zeros(2))
     assert abs(filled[0, 1]) < 0.4
@@ -249,9 +241,8 @@ def test_deep_memories_are_trained():
     error = np.sqrt(np.square(filled - X)[seen, 2:].mean())
     assert error < 0.5 * np.sqrt(np.square(X.mean(0) - X)[seen, 2:].mean())
     many = rows_of(60, 20)
-    assert ist.fit(
-        ist.NeuralEnergy(20, width=8), many, updates=50, progress=False
-    ).record.score_name == ("held_out_denoising")
+    found = ist.fit(ist.NeuralEnergy(20, width=8), many, updates=50, progress=False)
+    assert found.record.score_name == "held_out_denoising"
 
 
 def dropping():
@@ -305,25 +296,12 @@ def test_a_run_resumes_to_the_bit(objective, tmp_path, monkeypatch):
 def test_training_ends_early_with_the_best_weights(tmp_path, monkeypatch):
     X = rows_of(40)
     monkeypatch.setattr(RowRecipe, "patience", 2)
-    found = ist.fit(
-        ist.NeuralEnergy(2, width=64),
-        X,
-        updates=3000,
-        learning_rate=0.01,
-        out=tmp_path,
-        progress=False,
-    )
+    options = {"updates": 3000, "learning_rate": 0.01, "out": tmp_path, "progress": False}
+    found = ist.fit(ist.NeuralEnergy(2, width=64), X, **options)
     scores = [row["held_out_nll"] for row in found.record.rows]
     assert len(scores) < 60
     assert found.record.held_out == min(scores) < scores[-1]
-    again = ist.fit(
-        ist.NeuralEnergy(2, width=64),
-        X,
-        updates=3000,
-        learning_rate=0.01,
-        out=tmp_path,
-        progress=False,
-    )
+    again = ist.fit(ist.NeuralEnergy(2, width=64), X, **options)
     assert np.array_equal(again.energy.energy(X), found.energy.energy(X))
 
 

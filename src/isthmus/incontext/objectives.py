@@ -178,13 +178,13 @@ class BranchLangevin(CheckedFields):
 
 
 class Objective(Protocol):
-    """A loss to train an in-context model, or a plain energy, with.
+    """A loss of sequences x (B, S, D), whose random numbers come from the generator.
 
     A frozen dataclass is best: a resumed run compares its ``repr`` with that of the settings.
     """
 
     def __call__(self, model: Model, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of sequences x: (B, S, D); random numbers come from the generator."""
+        """Return the loss."""
         ...
 
 

@@ -227,7 +227,7 @@ def train(
         devices, accelerator, precision, fabric, log_every, evaluate_every, checkpoint_every,
         progress, report,
     )  # fmt: skip
-    recipe = EnergyRecipe(settings, init)
+    recipe = _EnergyRecipe(settings, init)
     weights, rows = run(recipe, out, options)
     return Trained(recipe.finished(weights), rows)
 
@@ -256,7 +256,7 @@ def draw_pass(
     return tasks.sample(settings.length, generator), generator
 
 
-class EnergyRecipe(TrainingRecipe):
+class _EnergyRecipe(TrainingRecipe):
     """Training of an :class:`ICLEBM` by an objective on datasets of a prior."""
 
     advice = (
@@ -280,31 +280,26 @@ class EnergyRecipe(TrainingRecipe):
         self.objective = without_state(settings.objective)
 
     def new_network(self) -> ICLEBM:
-        """Return the network with its first weights."""
         return new_model(self.settings)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimiser of the network."""
         settings = self.settings
-        made: torch.optim.Optimizer = getattr(torch.optim, settings.optimizer)(
+        kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[settings.optimizer]
+        return kind(
             network.parameters(),
             lr=settings.learning_rate,
             betas=settings.betas,
             eps=settings.epsilon,
             weight_decay=settings.weight_decay,
         )
-        return made
 
     def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
-        """Return the loss of one pass."""
         model = cast(ICLEBM, network)
         x, generator = draw_pass(self.settings, update, part, model.readout.weight.device)
         return self.objective(model, x, generator)
 
     def held_out(self) -> Callable[[ICLEBM], float]:
-        """Return the held-out score of a network."""
         return held_out_score(self.settings.prior, self.settings.length)
 
     def finished(self, weights: Weights) -> ICLEBM:
-        """Return the model with the given weights."""
         return cast(ICLEBM, assembled(ICLEBM, self.settings.model, weights))

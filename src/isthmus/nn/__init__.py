@@ -1,10 +1,10 @@
 """Associative memories as layers of a network, and a loss that learns them."""
 
+from isthmus.deep.transformer import EnergyTransformer
 from isthmus.nn.clustering import ClAMLoss
 from isthmus.nn.conversion import convert_state_dict
 from isthmus.nn.hopfield import Hopfield
 from isthmus.nn.pooling import HopfieldLayer, HopfieldPooling
-from isthmus.nn.transformer import EnergyTransformer
 
 __all__ = [
     "ClAMLoss",

@@ -78,32 +78,30 @@ def _require_mask(name: str, mask: Tensor, shapes: list[tuple[int, ...]]) -> Non
         raise ShapeError(f"{name} must have shape {words}, not {tuple(mask.shape)}.")
 
 
-def mixed(
+def associated(
     queries: Tensor,
     stored: Tensor,
     values: Tensor,
     alpha: float,
     hidden: Tensor | None,
     drop: float = 0.0,
-) -> Tensor:
-    """Return the means of values (..., S, v) at queries (..., L, d). (..., L, v)."""
-    if alpha == 1:
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the means (..., L, v) of values (..., S, v) at queries (..., L, d), and the weights.
+
+    The weights (..., L, S) are at least in float32; they are left out where they are not needed.
+    """
+    queries = queries.to(stored.dtype)
+    if alpha == 1 and not need_weights:
         seen = None if hidden is None else ~hidden
-        return scaled_dot_product_attention(
-            queries.to(stored.dtype), stored, values, seen, drop, scale=1.0
-        )
-    weights = weights_of(queries, stored, alpha, hidden)
-    return dropout(weights, drop).to(values.dtype) @ values
-
-
-def weights_of(queries: Tensor, stored: Tensor, alpha: float, hidden: Tensor | None) -> Tensor:
-    """Return the weights (..., L, S), at least in float32."""
-    logits = queries.to(stored.dtype) @ stored.mT
+        return scaled_dot_product_attention(queries, stored, values, seen, drop, scale=1.0), None
+    logits = queries @ stored.mT
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     if hidden is not None:
         logits = logits.masked_fill(hidden, -torch.inf)
-    return entmax(logits, alpha)
+    weights = entmax(logits, alpha)
+    return dropout(weights, drop).to(values.dtype) @ values, weights
 
 
 @final
@@ -268,19 +266,17 @@ class Hopfield(nn.Module):
         values = self._split(self.value_proj(self.norm_value(value)))
         drop, scale = self.dropout if self.training else 0.0, self.beta[:, None, None]
         for _ in range(self.steps - 1):
-            states = mixed(scale * states, patterns, patterns, self.alpha, hidden)
-        weights: Tensor | None = None
-        if as_flag(need_weights, "need_weights"):
-            weights = weights_of(scale * states, patterns, self.alpha, hidden)
-            weights = weights if alive is None else weights * alive
-            found = dropout(weights, drop).to(values.dtype) @ values
-        else:
-            found = mixed(scale * states, patterns, values, self.alpha, hidden, drop)
-            found = found if alive is None else found * alive
+            states, _ = associated(scale * states, patterns, patterns, self.alpha, hidden)
+        wanted = as_flag(need_weights, "need_weights")
+        found, weights = associated(
+            scale * states, patterns, values, self.alpha, hidden, drop, wanted
+        )
+        if alive is not None:
+            found, weights = found * alive, None if weights is None else weights * alive
         output: Tensor = self.out_proj(found.transpose(-3, -2).flatten(-2))
         if not self.batch_first:
             output = output.transpose(0, 1)
-        return output if weights is None else (output, weights)
+        return (output, weights) if wanted and weights is not None else output
 
     def energy_of(self, x: Patterns, head: int = 0) -> Energy:
         """Return the energy on which the states of one bag move, in the space of one head.

@@ -38,6 +38,8 @@ class _Learned(nn.Module, ABC):
     """A Hopfield layer some of whose patterns are parameters, the first of them `parameter`."""
 
     parameter: ClassVar[str]
+    pools: ClassVar[bool] = False
+    """True if the outputs of all states of a bag are joined."""
 
     def __init__(
         self,
@@ -89,7 +91,10 @@ class _Learned(nn.Module, ABC):
         found: Tensor | tuple[Tensor, Tensor] = self.hopfield(
             self._patterns(x), stored_pattern_padding_mask, association_mask, need_weights
         )
-        return found
+        output, *weights = found if isinstance(found, tuple) else (found,)
+        if self.pools:
+            output = (output if self.hopfield.batch_first else output.transpose(0, 1)).flatten(-2)
+        return (output, weights[0]) if weights else output
 
     def states_of(self, x: Any, head: int = 0) -> Tensor:
         """Return the states as points of :meth:`energy_of`. (..., states, hidden_size)."""
@@ -130,21 +135,8 @@ class HopfieldPooling(_Learned):
     torch.Size([5, 12])
     """
 
-    parameter = "pooling_weights"
+    parameter, pools = "pooling_weights", True
     pooling_weights: Tensor
-
-    def forward(
-        self,
-        x: Tensor | tuple[Tensor, Tensor],
-        stored_pattern_padding_mask: Tensor | None = None,
-        association_mask: Tensor | None = None,
-        need_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return what the learned states retrieve from each bag, side by side."""
-        found = super().forward(x, stored_pattern_padding_mask, association_mask, need_weights)
-        output, *weights = found if isinstance(found, tuple) else (found,)
-        pooled = (output if self.hopfield.batch_first else output.transpose(0, 1)).flatten(-2)
-        return (pooled, weights[0]) if weights else pooled
 
     def energy_of(self, x: Tensor | tuple[Tensor, Tensor], head: int = 0) -> Energy:
         """Return the energy of one bag, as :meth:`Hopfield.energy_of` does."""
