@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from isthmus.memories.mixture import Mixture as Mixture
     from isthmus.memories.modern import ModernHopfield as ModernHopfield
     from isthmus.memories.sparse import SparseHopfield as SparseHopfield
-    from isthmus.memories.student_mixture import StudentMixture as StudentMixture
+    from isthmus.memories.table_mixture import StudentMixture as StudentMixture
     from isthmus.memories.table_mixture import TableMixture as TableMixture
     from isthmus.memories.vmf import VonMisesFisherMixture as VonMisesFisherMixture
     from isthmus.normalizer import with_normalizer as with_normalizer

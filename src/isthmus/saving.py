@@ -78,6 +78,15 @@ class _Writer:
     def describe(self, energy: Energy) -> dict[str, Any]:
         """Return the description of an energy."""
         kind = type(energy)
+        if isinstance(energy, memories.TableMixture):
+            inner = energy.numbers
+            return {
+                "kind": "TableMixture",
+                "numbers": None if inner is None else self.describe(inner),
+                "shares": [self.value("shares", each) for each in energy.shares],
+                "log_weights": self.value("log_weights", energy.log_weights),
+                "arrays": energy.returns_arrays,
+            }
         if kind in (*KINDS.values(), *NETWORKS.values()):
             state, settings = energy.state_dict(), cast(Any, energy)._settings()
             if kind in KINDS.values():
@@ -87,15 +96,6 @@ class _Writer:
                 "state": {name: self.value(name, each) for name, each in state.items()},
                 "arrays": energy.returns_arrays,
                 "settings": settings,
-            }
-        if isinstance(energy, memories.TableMixture):
-            inner = energy.numbers
-            return {
-                "kind": "TableMixture",
-                "numbers": None if inner is None else self.describe(inner),
-                "shares": [self.value("shares", each) for each in energy.shares],
-                "log_weights": self.value("log_weights", energy.log_weights),
-                "arrays": energy.returns_arrays,
             }
         if isinstance(energy, Affine):
             parts = {name: self.value(name, getattr(energy, name)) for name in AFFINE_PARTS}
@@ -149,9 +149,13 @@ def _read(tree: dict[str, Any], arrays: Arrays) -> Energy:
 
     kind = tree["kind"]
     if kind == "TableMixture":
-        numbers = None if tree["numbers"] is None else _read(tree["numbers"], arrays)
         shares = [value(each) for each in tree["shares"]]
-        mixture = memories.TableMixture.of(cast(Any, numbers), shares, value(tree["log_weights"]))
+        if tree["numbers"] is None:
+            means = shares[0].new_zeros(len(shares[0]), 0)
+            mixture = memories.TableMixture(means, shares, log_weights=value(tree["log_weights"]))
+        else:
+            numbers = cast(memories.StudentMixture, _read(tree["numbers"], arrays))
+            mixture = memories.TableMixture(numbers.means, shares, **numbers._settings())
         mixture.returns_arrays = bool(tree["arrays"])
         return mixture
     if kind == "Affine":

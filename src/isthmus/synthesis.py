@@ -18,7 +18,7 @@ from isthmus.bandwidth.search import choose, robust_scales
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.extras import require
 from isthmus.memories.gaussian import GaussianKDE
-from isthmus.memories.student_mixture import StudentMixture
+from isthmus.memories.table_mixture import StudentMixture
 from isthmus.printing import Summarised
 from isthmus.tables.encoding import count_decimals
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed, require_kind

@@ -177,7 +177,7 @@ def test_blocks_do_not_change_results(mixture, monkeypatch):
     expected = [getattr(mixture, name)(x) for name in ("energy", "score", "step")]
     held = x > 0
     held_step = mixture.step(x, held)
-    monkeypatch.setattr("isthmus.memories.student_mixture.BLOCK_ENTRIES", 40)
+    monkeypatch.setattr("isthmus.memories.table_mixture.BLOCK_ENTRIES", 40)
     for name, value in zip(("energy", "score", "step"), expected, strict=True):
         torch.testing.assert_close(getattr(mixture, name)(x), value)
     torch.testing.assert_close(mixture.step(x, held), held_step)

@@ -27,7 +27,7 @@ from isthmus.dynamics.modes import SAME_POINT, find_modes, ranked_fixed_points
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.gaussian import GaussianKDE
-from isthmus.memories.student_mixture import StudentMixture
+from isthmus.memories.table_mixture import StudentMixture
 from isthmus.validation import as_array, as_choice, as_count, as_number
 
 FloatArray = NDArray[np.float64]

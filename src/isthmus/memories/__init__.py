@@ -11,8 +11,7 @@ from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.round import GaussianMemory
 from isthmus.memories.sparse import SparseHopfield
-from isthmus.memories.student_mixture import StudentMixture
-from isthmus.memories.table_mixture import TableMixture
+from isthmus.memories.table_mixture import StudentMixture, TableMixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 
 __all__ = [

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from functools import wraps
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables, as_numbers
-from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores, oddest
+from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores, odd_columns
 from isthmus.incontext.tables.questions import ConditionedTable, read_frame, read_numbers
 from isthmus.memories.base import generator_for
-from isthmus.memories.student_mixture import StudentMixture
-from isthmus.memories.table_mixture import TableMixture
+from isthmus.memories.table_mixture import StudentMixture, TableMixture
 from isthmus.plotting import Plottable
 from isthmus.rows import checked_table
 from isthmus.tables.encoding import is_mixed
@@ -73,22 +71,17 @@ def score_rows(
     is_default = isinstance(model, str) and model == "tables"
     reader = None if rows is None and is_default else reader_of(model)
     if rows is not None and reader and _fits(reader, X):
-        if is_mixed(X):
-            table = read_frame(reader, X)
-        else:
-            numbers = as_numbers(X)
-            table = read_numbers(reader, numbers, getattr(X, "columns", None))
-            rows = _rows_like(numbers, rows)
+        table = _conditioned(reader, X)
+        rows = rows if is_mixed(X) else _rows_like(X, rows)
         return table.outliers(rows, level, draws=draws, seed=seed)
     kernels = NeighbourKernels(X)
     own = None if rows is not None else np.arange(len(kernels.rows))
-    cells = (kernels.rows, kernels.codes) if rows is None else kernels.read(rows)
-    log_density, percentile = kernels.scored(*cells, own)
+    numbers, codes = (kernels.rows, kernels.codes) if rows is None else kernels.read(rows)
+    log_density, percentile = kernels.scored(numbers, codes, own)
     outlier = percentile < level
     odd = np.flatnonzero(outlier)
-    gains = kernels.blame(cells[0][odd], cells[1][odd], None if own is None else own[odd])
-    names = kernels.columns
-    columns = {int(row): oddest(gain, names) for row, gain in zip(odd, gains, strict=True)}
+    gains = kernels.blame(numbers[odd], codes[odd], None if own is None else own[odd])
+    columns = odd_columns(odd, gains, kernels.columns)
     return RowScores(log_density, percentile, outlier, level, columns)
 
 
@@ -99,10 +92,16 @@ def _fits(reader: ICLTables, X: Any) -> bool:
     return few and shape[0] >= FEWEST_ROWS
 
 
-def _rows_like(table: Array, rows: Any) -> Array:
-    found = as_numbers(rows)
-    if found.ndim != 2 or found.shape[1:] != table.shape[1:]:
-        raise ShapeError(f"rows must be (m, {table.shape[-1]}) as X, not {found.shape}.")
+def _conditioned(reader: ICLTables, X: Any) -> ConditionedTable:
+    if is_mixed(X):
+        return read_frame(reader, X)
+    return read_numbers(reader, as_numbers(X), getattr(X, "columns", None))
+
+
+def _rows_like(X: Any, rows: Any) -> Array:
+    found, width = as_numbers(rows), np.shape(X)[-1]
+    if found.ndim != 2 or found.shape[1] != width:
+        raise ShapeError(f"rows must be (m, {width}) as X, not {found.shape}.")
     return found
 
 
@@ -111,12 +110,6 @@ def reader_of(model: str | Path | ICLTables) -> ICLTables:
     found = pretrained(model) if isinstance(model, str | Path) else model
     require_kind(found, "model", ICLTables)
     return found
-
-
-def _log_prob(density: StudentMixture, rows: Tensor) -> Tensor:
-    """Return the log-density of the known cells of each row."""
-    known = ~rows.isnan()
-    return density.log_prob(rows, None if bool(known.all()) else known)
 
 
 @torch.no_grad()
@@ -160,22 +153,20 @@ def fill_rows(
     >>> fill_rows(petals, [[1.5, np.nan]], draws=3).shape
     (3, 1, 2)
     """
-    reader = reader_of(model)
+    table = _conditioned(reader_of(model), X)
     if is_mixed(X):
         if draws is not None:
             raise InvalidInputError("draws= is for tables of numbers; leave it out.")
-        return read_frame(reader, X).fill(X if rows is None else rows)
-    table = as_numbers(X)
-    density = cast(StudentMixture, reader.condition(table))
-    points = torch.from_numpy(table if rows is None else _rows_like(table, rows))
-    generator = generator_for(as_seed(seed), torch.device("cpu"))
+        return table.fill(X if rows is None else rows)
+    density = table.energy
+    points = torch.from_numpy(_rows_like(X, X if rows is None else rows))
     if draws is None:
         return density.conditional_mean(points, ~points.isnan()).numpy()
+    generator = generator_for(as_seed(seed), torch.device("cpu"))
     filled = points.repeat(as_count(draws, "draws"), 1, 1)
     for row in points.isnan().any(1).nonzero()[:, 0].tolist():
-        free = points[row].isnan()
         drawn = density.conditional(points[row]).sample(draws, seed=generator)
-        filled[:, row, free] = torch.as_tensor(drawn)
+        filled[:, row, points[row].isnan()] = torch.as_tensor(drawn)
     return filled.numpy()
 
 
@@ -248,24 +239,20 @@ class TableDensity(Plottable, DensityMixin, BaseEstimator):
             self.table_ = read_frame(reader, X)
             self.n_features_in_ = len(self.table_.columns)
             self.feature_names_in_ = np.array(self.table_.columns, dtype=object)
-            self.energy_ = self.table_.energy
-            return self
-        table = self._rows(X, ensure_min_samples=FEWEST_ROWS)
-        names = getattr(self, "feature_names_in_", None)
-        self.table_ = read_numbers(reader, table, names)
-        numbers = self.table_.energy.numbers
-        assert numbers is not None
-        self.energy_ = numbers
-        self.energy_.returns_arrays = True
+        else:
+            table = self._rows(X, ensure_min_samples=FEWEST_ROWS)
+            self.table_ = read_numbers(reader, table, getattr(self, "feature_names_in_", None))
+        self.energy_ = self.table_.energy
         return self
 
     def _rows(self, X: Any, **options: Any) -> Any:
         gaps: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
         return checked_table(self, X, **gaps, **options)
 
-    @property
-    def _has_categories(self) -> bool:
-        return isinstance(self.energy_, TableMixture)
+    def _as_fitted(self, X: Any) -> Any:
+        """Return rows as the table reads them: frames, or checked arrays of numbers."""
+        check_is_fitted(self)
+        return X if isinstance(self.energy_, TableMixture) else self._rows(X, reset=False)
 
     def predict(self, column: Any, rows: Any = None) -> Any:
         """Return a :meth:`ConditionedTable.predict` of a column.
@@ -276,21 +263,12 @@ class TableDensity(Plottable, DensityMixin, BaseEstimator):
         check_is_fitted(self)
         if rows is not None or isinstance(column, str) or not np.ndim(column):
             return self.table_.predict(column, rows)
-        if self._has_categories:
-            points, seen = self.table_._read(column)
-            return self.energy_._responsibilities(points, seen).argmax(1).numpy()
-        points = torch.from_numpy(np.array(self._rows(column, reset=False)))
-        return (
-            self.energy_._responsibilities(points.nan_to_num(), ~points.isnan()).argmax(1).numpy()
-        )
+        points, seen = self.table_._read(self._as_fitted(column))
+        return self.energy_._responsibilities(points, seen).argmax(1).numpy()
 
     def score_samples(self, X: Any) -> Array:
         """Return the log-density of each row. (n, D) -> (n,)."""
-        check_is_fitted(self)
-        if self._has_categories:
-            return self.table_.log_prob(X)
-        points = torch.from_numpy(np.array(self._rows(X, reset=False)))
-        return _log_prob(cast(StudentMixture, self.energy_), points).numpy()
+        return self.table_.log_prob(self._as_fitted(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the total log-density of the rows; y is ignored."""
@@ -304,7 +282,7 @@ class TableDensity(Plottable, DensityMixin, BaseEstimator):
         check_is_fitted(self)
         count = as_count(n_samples, "n_samples")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        if given or self._has_categories:
+        if given or isinstance(self.energy_, TableMixture):
             return self.table_.sample(count, given, seed)
         drawn: Array = as_arrays(self.energy_.sample(count, seed=seed))
         return drawn

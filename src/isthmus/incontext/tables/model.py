@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from isthmus import validation
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.incontext.storage import StoredModel
 from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork, write_memory
-from isthmus.memories.student_mixture import StudentMixture
-from isthmus.memories.table_mixture import TableMixture
+from isthmus.memories.table_mixture import StudentMixture, TableMixture
+from isthmus.printing import counted, listed
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -101,27 +102,32 @@ class ICLTables(StoredModel):
             from isthmus.incontext.tables.questions import read_frame
 
             return read_frame(self, X, target)
-        table = self._as_table(X)
+        table = as_numbers(X)
+        if table.ndim != 2:
+            raise ShapeError(f"X must be a table of shape (n, D), not {table.shape}.")
         if target is not None:
             target = validation.as_count(target, "target", at_least=0, at_most=table.shape[1] - 1)
-        none = np.zeros((len(table), 0), np.int64)
-        density = self.density_of(table, none, none[0], target).numbers
-        assert density is not None
+        found = self.density_of(table, target=target)
+        density = StudentMixture(found.means, found.scale_trils, found.dof, found.log_weights)
         density.returns_arrays = not isinstance(X, Tensor)
         return density
 
     @torch.no_grad()
     def density_of(
-        self, table: Array, codes: Codes, counts: Codes, target: int | None
+        self,
+        table: Array,
+        codes: Codes | None = None,
+        names: Sequence[Any] | None = None,
+        target: int | None = None,
     ) -> TableMixture:
         """Return the density of numbers (n, D) and categories (n, C), -1 if missing.
 
-        Categories have `counts` (C,) values, and one more that stands for others. The `target` is
-        a number, or a category from D on.
+        The values of a category are 0, 1, ...; one more stands for others. `names` are those of the
+        columns, numbers first. The `target` is a number, or a category from D on.
         """
-        if not codes.shape[1]:
-            table = _without_copies(table)
-            codes = codes[: len(table)]
+        codes = np.zeros((len(table), 0), np.int64) if codes is None else codes
+        table, codes = self._checked(table, codes, names)
+        counts = codes.max(0, initial=-1) + 1
         columns = [_Column.of(values, name) for name, values in enumerate(table.T)]
         varying = [index for index, column in enumerate(columns) if not column.constant]
         if not varying and not codes.shape[1]:
@@ -140,11 +146,7 @@ class ICLTables(StoredModel):
             self._read(standard[rows], codes[rows], counts, place)
             for rows in self._parts(standard, codes, len(columns) ** 2 + int(counts.sum()))
         ]
-        logs = torch.cat([part.log_weights[0] for part in written]).double()
-        logs = logs - math.log(len(written))
-        numbers = _assembled(written, columns, varying, logs) if columns else None
-        shares = [_shares(written, column, int(count)) for column, count in enumerate(counts)]
-        return TableMixture.of(numbers, shares, logs)
+        return _assembled(written, columns, varying, counts.tolist())
 
     def _read(self, context: Array, codes: Codes, counts: Codes, target: int | None) -> Components:
         """Return what the network writes of a table in standard units."""
@@ -169,28 +171,37 @@ class ICLTables(StoredModel):
         ]
         return [kept[part::count] for part in range(count)]
 
-    def _as_table(self, X: Any) -> Array:
-        table = as_numbers(X)
-        if table.ndim != 2:
-            raise ShapeError(f"X must be a table of shape (n, D), not {table.shape}.")
-        limit = self.config.max_columns
-        if not 1 <= table.shape[1] <= limit:
+    def _checked(
+        self, table: Array, codes: Codes, names: Sequence[Any] | None
+    ) -> tuple[Array, Codes]:
+        """Return rows that have values, and of numbers alone without copies, after checks."""
+        width, limit = table.shape[1] + codes.shape[1], self.config.max_columns
+        names = range(width) if names is None else names
+        if not 1 <= width <= limit:
             raise InvalidInputError(
-                f"X has {table.shape[1]} columns; the model reads 1 to {limit}. Choose the "
-                f"columns that matter, or project with sklearn.decomposition.PCA({limit})."
+                f"X has {width} columns; the model reads 1 to {limit}. Choose the columns that "
+                f"matter, or project numbers with sklearn.decomposition.PCA({limit})."
             )
-        if bool(np.isinf(table).any()):
-            raise InvalidInputError("X has infinite values. Mark missing cells with NaN.")
-        missing = np.isnan(table)
-        if empty := np.flatnonzero(missing.all(0)).tolist():
-            raise InvalidInputError(f"Columns {empty} of X have no values. Leave them out.")
-        table = table[~missing.all(1)]
-        if len(table) < FEWEST_ROWS:
+        if wrong := [names[place] for place in np.flatnonzero(np.isinf(table).any(0))]:
             raise InvalidInputError(
-                f"X has {len(table)} row{'s' * (len(table) != 1)} with values; the model needs at "
-                f"least {FEWEST_ROWS}."
+                f"Infinite values in {listed(list(map(str, wrong)))} of X. Mark missing cells with "
+                "NaN."
             )
-        return table
+        known = np.concatenate([~np.isnan(table), codes >= 0], 1)
+        rows = known.any(1)
+        empty = [names[place] for place in np.flatnonzero(~known.any(0))]
+        if empty and len(known):
+            raise InvalidInputError(
+                f"Columns without values: {listed(list(map(str, empty)))}. Leave them out."
+            )
+        if rows.sum() < FEWEST_ROWS:
+            raise InvalidInputError(
+                f"X has {counted(int(rows.sum()), 'row')} with values; the model needs at least "
+                f"{FEWEST_ROWS}."
+            )
+        table, codes = table[rows], codes[rows]
+        table = table if codes.shape[1] else _without_copies(table)
+        return table, codes[: len(table)]
 
 
 def _without_copies(table: Array) -> Array:
@@ -231,25 +242,25 @@ class _Column:
 
 
 def _assembled(
-    parts: list[Components], columns: list[_Column], varying: list[int], logs: Tensor
-) -> StudentMixture:
+    parts: list[Components], columns: list[_Column], varying: list[int], counts: list[int]
+) -> TableMixture:
     """Return the average of the parts in the units of all columns, the constant ones included."""
+    means, trils, dof, logs = (torch.cat([part[i][0] for part in parts]).double() for i in range(4))
     location = torch.tensor([column.location for column in columns], dtype=torch.float64)
     scale = torch.tensor([column.scale for column in columns], dtype=torch.float64)
-    all_means = torch.zeros(len(logs), len(columns), dtype=torch.float64)
-    all_trils = torch.eye(len(columns), dtype=torch.float64).repeat(len(logs), 1, 1)
-    means, trils, dof = (torch.cat([part[i][0] for part in parts]).double() for i in range(3))
+    all_means = means.new_zeros(len(logs), len(columns))
+    all_trils = torch.eye(len(columns)).to(trils).repeat(len(logs), 1, 1)
     if varying:
         all_means[:, varying] = means
         index = torch.tensor(varying)
         all_trils[:, index[:, None], index] = trils
-    return StudentMixture(all_means * scale + location, all_trils * scale[:, None], dof, logs)
-
-
-def _shares(parts: list[Components], column: int, count: int) -> Tensor:
-    """Return probabilities of the values of a category, and last of others. (N, V + 1)"""
-    logs = torch.cat([part.log_shares[0, :, column] for part in parts]).double()
-    return torch.cat([logs[:, :count], logs[:, -1:]], 1).softmax(1)
+    shares = torch.cat([part.log_shares[0] for part in parts]).double()  # (N, C, V + 1)
+    each = [
+        torch.cat([shares[:, column, :count], shares[:, column, -1:]], 1).softmax(1)
+        for column, count in enumerate(counts)
+    ]
+    all_means, all_trils = all_means * scale + location, all_trils * scale[:, None]
+    return TableMixture(all_means, each, all_trils, dof, logs - math.log(len(parts)))
 
 
 def as_numbers(X: Any) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,10 +101,15 @@ class RowScores(Summarised):
         return lines + [f"and {len(order) - MOST_SHOWN} more"] * (len(order) > MOST_SHOWN)
 
 
-def oddest(gains: Array, names: list[Any]) -> tuple[Any, ...]:
-    """Return the names of the columns with the largest gains, at least half of the first."""
-    order = np.argsort(-gains, kind="stable")[:MOST_NAMED]
-    return tuple(names[place] for place in order if gains[place] >= 0.5 * gains[order[0]])
+def odd_columns(
+    rows: NDArray[Any], gains: Array, names: Sequence[Any]
+) -> dict[int, tuple[Any, ...]]:
+    """Return the columns of each row with the largest gains, at least half of the first."""
+    found = {}
+    for row, gain in zip(rows.tolist(), gains, strict=True):
+        order = np.argsort(-gain, kind="stable")[:MOST_NAMED]
+        found[row] = tuple(names[place] for place in order if gain[place] >= 0.5 * gain[order[0]])
+    return found
 
 
 class NeighbourKernels:

@@ -1,10 +1,9 @@
-"""Synthetic tables: a broad distribution over joint densities of numeric columns."""
+"""Synthetic tables of numbers and categories, with a column that may be asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +14,8 @@ from scipy.special import ndtr
 from isthmus.incontext.tables.features import column_resolution
 
 Array = NDArray[np.float64]
+Codes = NDArray[np.int64]
+Drawn = tuple[Array, Array, Codes, Codes]  # context and fresh numbers, context and fresh codes
 
 # Shares of the families of joint densities.
 SHARES = {"mixture": 0.33, "network": 0.39, "copula": 0.12, "factor": 0.09, "regimes": 0.07}
@@ -24,70 +25,158 @@ WARPED = (0.3, 0.25, 0.25, 0.2)
 TIED, OUTLIERS = 0.2, 0.1
 # The most standard deviations of the context that a row may lie away from its mean.
 FARTHEST = 1e3
+# Shares of the ways to make a category, and of tables in which categories move numbers.
+WAYS = {"bins": 0.27, "response": 0.33, "cluster": 0.13, "child": 0.13, "noise": 0.14}
+MOVED = 0.5
+# Share of tables whose last column is a response to the others, and of gaps that depend on values.
+RESPONSES, GAPS_BY_VALUE = 0.4, 0.4
+# The most values of a category.
+MOST_VALUES = 64
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Tables of one shape: context rows and fresh rows, in units of the context's columns.
 
-    Attributes
-    ----------
-    context : ndarray (B, n, D), float32
-        Mean 0 and standard deviation 1 over the observed cells of a column; NaN if missing.
-    rows : ndarray (B, m, D), float32
+    Numbers have mean 0 and standard deviation 1 over the observed cells of a column of the context,
+    and are NaN if missing; tables without numbers have a column of zeros. Categories are -1 if
+    missing; in fresh rows, V stands for a value that the context does not have, V being the largest
+    of `counts`.
     """
 
-    context: NDArray[np.float32]
-    rows: NDArray[np.float32]
+    context: NDArray[np.float32]  # (B, n, D)
+    rows: NDArray[np.float32]  # (B, m, D)
+    codes: Codes  # (B, n, C)
+    row_codes: Codes  # (B, m, C)
+    counts: Codes  # values of each column of the context (B, C)
 
 
 def draw_batch(
-    rng: Generator, tables: int, size: int, rows: int, columns: int, missing: float = 0.0
+    rng: Generator, tables: int, size: int, rows: int, numbers: int, missing: float = 0.0
 ) -> Batch:
-    """Draw `tables` tables of `size` context rows, and `rows` fresh rows of each.
+    """Draw tables of `size` context rows of numbers, and `rows` fresh rows of each.
 
     Each cell of a context is missing with probability `missing`.
     """
-    contexts = np.empty((tables, size, columns), np.float32)
-    fresh = np.empty((tables, rows, columns), np.float32)
-    done = 0
-    while done < tables:
-        context, queries = _draw_table(rng, size, rows, columns)
+
+    def draw() -> Drawn:
+        family = FAMILIES[rng.choice(list(FAMILIES), p=list(SHARES.values()))]
+        x = _finished(rng, family(rng, size + rows, numbers), size)
         if missing:
-            context[rng.random(context.shape) < missing] = np.nan
-            if (np.isfinite(context).sum(0) < 3).any():
-                continue
-        mean, deviation = np.nanmean(context, 0), np.nanstd(context, 0)
-        spread = queries.std(0)
-        if not (np.isfinite(spread).all() and (deviation > 1e-3 * spread + 1e-9).all()):
-            continue
-        contexts[done] = (context - mean) / deviation
-        fresh[done] = np.clip((queries - mean) / deviation, -FARTHEST, FARTHEST)
-        done += 1
-    return Batch(contexts, fresh)
+            x[:size][rng.random((size, numbers)) < missing] = np.nan
+        none = np.empty((size + rows, 0), np.int64)
+        return x[:size], x[size:], none[:size], none[size:]
+
+    return _batch(draw, tables)
 
 
-def _draw_table(rng: Generator, size: int, rows: int, columns: int) -> tuple[Array, Array]:
-    """Return context rows and fresh rows of one random density."""
+def draw_mixed(
+    rng: Generator,
+    tables: int,
+    size: int,
+    rows: int,
+    numbers: int,
+    categories: int,
+    missing: float = 0.0,
+    responses: float = RESPONSES,
+) -> Batch:
+    """Draw tables with columns of numbers and of categories, and fresh rows of each."""
+
+    def draw() -> Drawn:
+        x, codes = _draw_table(rng, size, rows, numbers, categories, responses)
+        if missing:
+            x[:size][_gaps(rng, x[:size], missing)] = np.nan
+            codes[:size][_gaps(rng, codes[:size].astype(float), missing)] = -1
+        return x[:size], x[size:], codes[:size], codes[size:]
+
+    return _batch(draw, tables)
+
+
+def _batch(draw: Callable[[], Drawn], tables: int) -> Batch:
+    """Return a batch of the tables drawn whose columns have units and values."""
+    done: list[tuple[Array, Array, Codes, Codes, Codes]] = []
+    while len(done) < tables:
+        context, fresh, labels, others = draw()
+        found = _in_units(context, fresh)
+        if found is not None and (labels >= 0).any(0).all():
+            done.append((*found, *_recoded(labels, others)))
+    x, fresh, codes, others, counts = (np.stack(each) for each in zip(*done, strict=True))
+    others = np.where(others < 0, counts.max(initial=0), others)
+    return Batch(x.astype(np.float32), fresh.astype(np.float32), codes, others, counts)
+
+
+def _in_units(context: Array, fresh: Array) -> tuple[Array, Array] | None:
+    """Return both in units of the context's columns, or None if one of these is constant."""
+    if not context.shape[1]:
+        return np.zeros((len(context), 1)), np.zeros((len(fresh), 1))
+    if (np.isfinite(context).sum(0) < 3).any():
+        return None
+    mean, deviation, spread = np.nanmean(context, 0), np.nanstd(context, 0), fresh.std(0)
+    if not (np.isfinite(spread).all() and (deviation > 1e-3 * spread + 1e-9).all()):
+        return None
+    away = np.clip((fresh - mean) / deviation, -FARTHEST, FARTHEST)
+    return (context - mean) / deviation, away
+
+
+def _recoded(labels: Codes, fresh: Codes) -> tuple[Codes, Codes, Codes]:
+    """Return codes of the values that the context has, -1 for others; and their numbers."""
+    found, others = np.full_like(labels, -1), np.full_like(fresh, -1)
+    counts = np.zeros(labels.shape[1], np.int64)
+    for column in range(labels.shape[1]):
+        values = np.unique(labels[:, column])
+        values = values[values >= 0]
+        counts[column] = len(values)
+        for source, into in ((labels, found), (fresh, others)):
+            place = np.searchsorted(values, source[:, column]).clip(0, len(values) - 1)
+            into[:, column] = np.where(values[place] == source[:, column], place, -1)
+    return found, others, counts
+
+
+def _gaps(rng: Generator, values: Array, share: float) -> NDArray[np.bool_]:
+    """Return cells to hide: at random, or more of some values of a column."""
+    chance = np.full(values.shape, share)
+    if values.size and rng.random() < GAPS_BY_VALUE:
+        chance *= np.exp(rng.normal(size=values.shape[1]) * standard(values)).clip(0.1, 3)
+    return rng.random(values.shape) < chance
+
+
+def _draw_table(
+    rng: Generator, size: int, rows: int, numbers: int, categories: int, responses: float
+) -> tuple[Array, Codes]:
+    """Return numbers and codes of the context and the fresh rows of one random density."""
+    count, hidden = size + rows, max(0, min(categories, 3) + int(rng.integers(0, 3)) - numbers // 2)
     family = FAMILIES[rng.choice(list(FAMILIES), p=list(SHARES.values()))]
-    x = family(rng, size + rows, columns)
-    widths = warp_columns(rng, x)
-    if rng.random() < OUTLIERS:
-        add_outliers(rng, x)
-    x *= rng.choice([-1.0, 1.0], columns)
-    x = standard(x)
-    x = untied(rng, x, widths, size)
-    return x[:size], x[size:]
+    latent = standard(family(rng, count, max(1, numbers + hidden)))
+    codes = np.empty((count, categories), np.int64)
+    names = rng.choice(list(WAYS), categories, p=list(WAYS.values()))
+    respond = rng.random() < responses
+    for column, name in enumerate(names):
+        if column == categories - 1 and respond:
+            name = "response"
+        made = CATEGORIES[name](rng, latent, codes[:, :column])
+        flipped = rng.random(count) < (rng.uniform(0, 0.3) if rng.random() < 0.3 else 0)
+        codes[:, column] = np.where(flipped, rng.permutation(made), made)
+    x = latent[:, :numbers]
+    if categories and rng.random() < MOVED:
+        x = _moved(rng, x, codes)
+    if numbers > 1 and respond:
+        x[:, -1] = standard(_response(rng, x[:, :-1], codes, 1))[:, 0]
+        x[:, -1] += _noise_size(rng, x[:, :-1]) * rng.normal(size=count)
+    return _finished(rng, x, size), codes
 
 
-def untied(rng: Generator, x: Array, widths: Array, size: int) -> Array:
-    """Add noise of given widths (D,), or in some tables keep the ties of the context rows."""
+def _finished(rng: Generator, x: Array, size: int) -> Array:
+    """Return columns warped, with outliers, in standard units, and mostly without ties."""
+    widths = _warp_columns(rng, x)
+    if x.shape[1] and rng.random() < OUTLIERS:
+        _add_outliers(rng, x)
+    x = standard(x * rng.choice([-1.0, 1.0], x.shape[1]))
     noise = rng.uniform(-0.5, 0.5, x.shape)
-    if rng.random() < TIED:
-        step = column_resolution(torch.from_numpy(x[:size])).numpy()
-        step = np.where(step > 0, np.maximum(step, 0.004), 0.0)
-        return np.concatenate([x[:size], x[size:] + noise[size:] * step])
-    return x + noise * widths
+    if rng.random() >= TIED:
+        return x + noise * widths
+    # The context keeps its ties.
+    step = column_resolution(torch.from_numpy(x[:size])).numpy()
+    step = np.where(step > 0, np.maximum(step, 0.004), 0.0)
+    return np.concatenate([x[:size], x[size:] + noise[size:] * step])
 
 
 def standard(x: Array) -> Array:
@@ -95,14 +184,14 @@ def standard(x: Array) -> Array:
     return (x - x.mean(0)) / (x.std(0) + 1e-12)
 
 
-def log_uniform(rng: Generator, low: float, high: float, size: Any = None) -> Any:
+def _log_uniform(rng: Generator, low: float, high: float, size: Any = None) -> Any:
     """Draw numbers whose logarithms are uniform."""
     return np.exp(rng.uniform(np.log(low), np.log(high), size))
 
 
-def random_shares(rng: Generator, parts: int) -> Array:
+def _random_shares(rng: Generator, parts: int) -> Array:
     """Draw shares of parts, which add up to 1."""
-    return rng.dirichlet(np.full(parts, log_uniform(rng, 0.5, 5.0)))
+    return rng.dirichlet(np.full(parts, _log_uniform(rng, 0.5, 5.0)))
 
 
 def _noise(rng: Generator, shape: tuple[int, ...]) -> Array:
@@ -128,8 +217,8 @@ def _axes(rng: Generator, columns: int, spread: float) -> Array:
 def _mixture(rng: Generator, count: int, columns: int) -> Array:
     """Gaussian or Student components with means and shapes of their own."""
     parts = 1 if rng.random() < 0.2 else 1 + min(rng.geometric(0.28), 12)
-    label = rng.choice(parts, count, p=random_shares(rng, parts))
-    apart = log_uniform(rng, 0.4, 6.0) / (rng.uniform(1, columns**0.5) if columns > 3 else 1)
+    label = rng.choice(parts, count, p=_random_shares(rng, parts))
+    apart = _log_uniform(rng, 0.4, 6.0) / (rng.uniform(1, columns**0.5) if columns > 3 else 1)
     means = apart * rng.normal(size=(parts, columns))
     if rng.random() < 0.3:
         means *= rng.random(columns) < 0.5
@@ -167,7 +256,7 @@ def _network(rng: Generator, count: int, columns: int) -> Array:
     hidden = _noise(rng, (count, inputs))
     if rng.random() < 0.55:
         parts = int(rng.integers(2, 9))
-        label = rng.choice(parts, count, p=random_shares(rng, parts))
+        label = rng.choice(parts, count, p=_random_shares(rng, parts))
         centres = rng.uniform(0.5, 2) * rng.normal(size=(parts, inputs))
         hidden = hidden * np.exp(rng.uniform(-2.5, 0.2)) + centres[label]
     nodes = [hidden] if rng.random() < 0.7 else []
@@ -234,7 +323,7 @@ FAMILIES: dict[str, Callable[[Generator, int, int], Array]] = {
 }
 
 
-def warp_columns(rng: Generator, x: Array) -> Array:
+def _warp_columns(rng: Generator, x: Array) -> Array:
     """Warp some columns in place; return the width of the noise that removes ties, (D,)."""
     chance = rng.choice([0.0, 0.3, 0.8, 1.0], p=WARPED)
     together = rng.integers(len(WARPS)) if rng.random() < 0.5 else None
@@ -254,23 +343,23 @@ def _clipped(rng: Generator, c: Array) -> tuple[Array, float]:
     c = np.maximum(c, np.quantile(c, rng.uniform(0.05, 0.6)))
     if rng.random() < 0.4:
         c = np.minimum(c, np.quantile(c, rng.uniform(0.7, 0.98)))
-    return c, log_uniform(rng, 0.004, 0.1) * c.std()
+    return c, _log_uniform(rng, 0.004, 0.1) * c.std()
 
 
 def _rounded(rng: Generator, c: Array) -> tuple[Array, float]:
-    step = log_uniform(rng, 0.01, 0.6) * c.std()
+    step = _log_uniform(rng, 0.01, 0.6) * c.std()
     return np.round(c / step) * step, step * (1 if rng.random() < 0.7 else 0.2)
 
 
 def _inflated(rng: Generator, c: Array) -> tuple[Array, float]:
     chosen = rng.random(len(c)) < rng.uniform(0.05, 0.5)
     c = np.where(chosen, np.quantile(c, rng.random() ** 2), c)
-    return c, log_uniform(rng, 0.004, 0.1) * c.std()
+    return c, _log_uniform(rng, 0.004, 0.1) * c.std()
 
 
 def _truncated(rng: Generator, c: Array) -> tuple[Array, float]:
     c = np.maximum(np.exp(np.clip(1.2 * c, -8, 6)) - rng.uniform(0, 1), 0)
-    return c, log_uniform(rng, 0.004, 0.05) * c.std()
+    return c, _log_uniform(rng, 0.004, 0.05) * c.std()
 
 
 def _counts(rng: Generator, c: Array) -> tuple[Array, float]:
@@ -293,7 +382,7 @@ WARPS: list[Callable[[Generator, Array], tuple[Array, float]]] = [
 ]
 
 
-def add_outliers(rng: Generator, x: Array) -> None:
+def _add_outliers(rng: Generator, x: Array) -> None:
     """Scale or move a few rows far away, in place."""
     chosen = rng.random(len(x)) < rng.uniform(0.003, 0.05)
     far = np.exp(rng.uniform(1, 3))
@@ -301,3 +390,128 @@ def add_outliers(rng: Generator, x: Array) -> None:
         x[chosen] *= far
     else:
         x[chosen] += far * x.std(0) * rng.normal(size=(int(chosen.sum()), x.shape[1]))
+
+
+def _noise_size(rng: Generator, x: Array) -> Array:
+    """Return standard deviations of noise, in a third of cases different from row to row. (n,)"""
+    scale = _log_uniform(rng, 0.05, 2.0)
+    if rng.random() < 0.67:
+        return np.full(len(x), scale)
+    return scale * np.exp(np.clip(x @ rng.normal(size=x.shape[1]) / np.sqrt(x.shape[1]), -2, 2))
+
+
+def _moved(rng: Generator, x: Array, codes: Codes) -> Array:
+    """Shift and stretch some numbers by the values of some categories."""
+    x = x.copy()
+    for column in range(codes.shape[1]):
+        if rng.random() < 0.5 or not x.shape[1]:
+            continue
+        values = int(codes[:, column].max()) + 1
+        chosen = rng.random(x.shape[1]) < rng.uniform(0.1, 1)
+        shifts = rng.uniform(0.2, 2.5) * rng.normal(size=(values, x.shape[1])) * chosen
+        stretches = np.exp(rng.uniform(0, 0.7) * rng.normal(size=(values, x.shape[1])) * chosen)
+        x = x * stretches[codes[:, column]] + shifts[codes[:, column]]
+    return standard(x)
+
+
+def _response(rng: Generator, x: Array, codes: Codes, outputs: int) -> Array:
+    """Return random functions of numbers and categories: lines, trees, networks. (n, outputs)"""
+    effects = [
+        rng.normal(size=int(codes[:, column].max()) + 1)[codes[:, column]]
+        for column in range(codes.shape[1])
+    ]
+    inputs = np.concatenate([x, *(each[:, None] for each in effects)], 1)
+    if not inputs.shape[1]:
+        return np.zeros((len(x), outputs))
+    few = max(1, min(inputs.shape[1], int(_log_uniform(rng, 1, 13))))
+    inputs = standard(inputs[:, rng.choice(inputs.shape[1], few, replace=False)])
+    total = np.zeros((len(x), outputs))
+    kind = rng.random()
+    if kind < 0.55:
+        weights = rng.normal(size=(few, outputs)) * np.exp(
+            rng.uniform(0, 1.2) * rng.normal(size=(few, 1))
+        )
+        total += standard(inputs @ weights)
+    if kind > 0.4:
+        for _ in range(int(rng.integers(1, 6))):
+            total += _tree(rng, inputs, outputs)
+    if rng.random() < 0.35:
+        width = int(rng.integers(3, 17))
+        inner = inputs @ rng.normal(size=(few, width)) * rng.uniform(0.3, 2) / np.sqrt(few)
+        inner = np.tanh(inner + rng.normal(size=width)) if rng.random() < 0.5 else np.abs(inner)
+        total += standard(inner @ rng.normal(size=(width, outputs)))
+    return total
+
+
+def _tree(rng: Generator, inputs: Array, outputs: int) -> Array:
+    """Return the leaves of a random tree of thresholds, of equal depth."""
+    leaf = np.zeros(len(inputs), np.int64)
+    depth = int(rng.integers(1, 4))
+    for _ in range(depth):
+        pick = rng.integers(inputs.shape[1])
+        cut = np.quantile(inputs[:, pick], rng.uniform(0.1, 0.9))
+        leaf = 2 * leaf + (inputs[:, pick] > cut)
+    return rng.normal(size=(2**depth, outputs))[leaf]
+
+
+def _value_count(rng: Generator) -> int:
+    kind = rng.random()
+    if kind < 0.42:
+        return 2
+    if kind < 0.85:
+        return int(rng.integers(3, 8))
+    return int(_log_uniform(rng, 8, MOST_VALUES + 0.99))
+
+
+def _bins(rng: Generator, latent: Array, codes: Codes) -> Codes:
+    """Bins of a hidden column, with or without noise."""
+    column = latent[:, rng.integers(latent.shape[1])]
+    if rng.random() < 0.5:
+        column = column + _log_uniform(rng, 0.05, 1.0) * rng.normal(size=len(column))
+    cuts = np.quantile(column, _random_shares(rng, _value_count(rng)).cumsum()[:-1])
+    return np.searchsorted(cuts, column).astype(np.int64)
+
+
+def _from_response(rng: Generator, latent: Array, codes: Codes) -> Codes:
+    """The value with the largest random function, with or without noise."""
+    values = _value_count(rng)
+    logits = _log_uniform(rng, 0.5, 6.0) * _response(rng, latent, codes, values)
+    logits = logits + rng.uniform(0, 1.5) * rng.normal(size=values)
+    if rng.random() < 0.75:
+        logits = logits + rng.gumbel(size=logits.shape)
+    return logits.argmax(1)
+
+
+def _cluster(rng: Generator, latent: Array, codes: Codes) -> Codes:
+    """The nearest of a few rows in some hidden columns."""
+    values = min(_value_count(rng), 16, len(latent))
+    chosen = latent[:, rng.random(latent.shape[1]) < 0.7]
+    centres = chosen[rng.choice(len(chosen), values, replace=False)]
+    distances = ((chosen[:, None] - centres) ** 2).sum(2)
+    noise = rng.uniform(0, 0.5) * rng.normal(size=distances.shape)
+    return (distances * np.exp(noise)).argmin(1)
+
+
+def _unrelated(rng: Generator, latent: Array, codes: Codes) -> Codes:
+    """Values of falling frequency that depend on nothing."""
+    values = _value_count(rng)
+    weights = (1 + np.arange(values)) ** -rng.uniform(0, 2)
+    return rng.choice(values, len(latent), p=weights / weights.sum())
+
+
+def _child(rng: Generator, latent: Array, codes: Codes) -> Codes:
+    """Values whose frequencies depend on that of another category."""
+    if not codes.shape[1]:
+        return _bins(rng, latent, codes)
+    parent, values = codes[:, rng.integers(codes.shape[1])], _value_count(rng)
+    table = rng.dirichlet(np.full(values, _log_uniform(rng, 0.05, 2.0)), int(parent.max()) + 1)
+    return (table.cumsum(1)[parent] < rng.random((len(parent), 1))).sum(1).clip(0, values - 1)
+
+
+CATEGORIES: dict[str, Callable[[Generator, Array, Codes], Codes]] = {
+    "bins": _bins,
+    "response": _from_response,
+    "cluster": _cluster,
+    "child": _child,
+    "noise": _unrelated,
+}

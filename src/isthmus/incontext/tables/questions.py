@@ -15,10 +15,10 @@ from torch import Tensor
 from isthmus.distribution import probabilities
 from isthmus.errors import DtypeError, InvalidInputError
 from isthmus.extras import require
-from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables
-from isthmus.incontext.tables.outliers import RowScores, oddest
+from isthmus.incontext.tables.model import Array, ICLTables
+from isthmus.incontext.tables.outliers import RowScores, odd_columns
 from isthmus.memories.gaussian import patterns
-from isthmus.memories.table_mixture import LineAt, TableMixture
+from isthmus.memories.table_mixture import LineAt, StudentMixture, TableMixture
 from isthmus.printing import Summarised, definitions, listed
 from isthmus.tables.encoding import (
     Coding,
@@ -50,73 +50,51 @@ def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTabl
     require("pandas")
     is_mixed(X)  # refuses columns of one name
     frame = as_frame(X)
-    most = reader.config.max_columns
-    if not 1 <= frame.shape[1] <= most:
-        raise InvalidInputError(
-            f"The table has {frame.shape[1]} columns; the model reads 1 to {most}. Choose the "
-            "columns that matter."
-        )
-    if target is not None:
-        _require_column(target, tuple(frame.columns))
-    empty = frame.columns[frame.isna().all()].tolist()
-    if empty and len(frame):
-        raise InvalidInputError(f"Columns without values: {listed(empty)}. Leave them out.")
-    frame = frame[frame.notna().any(axis=1)]
-    if len(frame) < FEWEST_ROWS:
-        raise InvalidInputError(
-            f"The table has {len(frame)} rows with values; the model needs at least {FEWEST_ROWS}."
-        )
-    coding = Coding.of(frame, MOST_VALUES)
+    columns, coding = tuple(frame.columns), Coding.of(frame, MOST_VALUES)
     for place in coding.categories:
         distinct = frame.iloc[:, place].nunique()
         if distinct > max(MOST_VALUES, len(frame) / 2):
             raise InvalidInputError(
-                f"Column {frame.columns[place]!r} holds text that hardly repeats ({distinct} "
+                f"Column {columns[place]!r} holds text that hardly repeats ({distinct} "
                 "values). Leave it out."
             )
+    order, asked = _order(coding), None
+    if target is not None:
+        _require_column(target, columns)
+        asked = order.index(columns.index(target))
     numbers, codes = coding.codes(frame)
-    _require_finite(numbers, frame, coding)
-    labels = codes.astype(np.int64)
-    known = np.array([len(coding.categories[place]) for place in coding.categories], np.int64)
-    # Values that are too rare to be told apart are one more.
-    counts = np.maximum(known, labels.max(0, initial=-1) + 1) if len(known) else known
-    asked = None if target is None else _place(coding, list(frame.columns).index(target))
-    energy = reader.density_of(numbers, labels, counts, asked)
-    energy.returns_arrays = True
-    decimals = tuple(count_decimals(column[~np.isnan(column)]) for column in numbers.T)
-    return ConditionedTable(energy, coding, tuple(frame.columns), tuple(frame.dtypes), decimals)
+    names = [columns[place] for place in order]
+    energy = reader.density_of(numbers, codes.astype(np.int64), names, asked)
+    return _conditioned(energy, coding, columns, tuple(frame.dtypes), numbers)
 
 
 def read_numbers(reader: ICLTables, table: Array, names: Any = None) -> ConditionedTable:
     """Return what a model reads of numbers (n, D), which needs no pandas."""
-    density = reader.condition(table)
-    density.returns_arrays = True
-    energy = TableMixture.of(density, (), None)
-    energy.returns_arrays = True
     columns = tuple(range(table.shape[1]) if names is None else names)
-    kinds, dtypes = ("number",) * len(columns), (np.dtype(np.float64),) * len(columns)
-    decimals = tuple(count_decimals(column[~np.isnan(column)]) for column in table.T)
-    return ConditionedTable(energy, Coding(kinds), columns, dtypes, decimals)
+    coding = Coding(("number",) * len(columns))
+    dtypes = (np.dtype(np.float64),) * len(columns)
+    return _conditioned(reader.condition(table), coding, columns, dtypes, table)
+
+
+def _conditioned(
+    energy: Any, coding: Coding, columns: Any, dtypes: Any, numbers: Array
+) -> ConditionedTable:
+    energy.returns_arrays = True
+    decimals: list[int | None] = [None] * len(columns)
+    for place, column in zip(_order(coding), numbers.T, strict=False):
+        decimals[place] = count_decimals(column[~np.isnan(column)])
+    return ConditionedTable(energy, coding, columns, dtypes, tuple(decimals))
+
+
+def _order(coding: Coding) -> list[int]:
+    """Return the places of the columns of the density: numbers, then categories."""
+    return sorted(range(len(coding.kinds)), key=lambda place: coding.kinds[place] == "category")
 
 
 def _require_column(column: Any, columns: tuple[Any, ...]) -> None:
     if not isinstance(column, Hashable) or column not in columns:
         names = listed(list(map(str, columns)))
         raise InvalidInputError(f"The table has no column {column!r}; it has {names}.")
-
-
-def _place(coding: Coding, column: int) -> int:
-    """Return where a column of a frame is in the density: numbers come before categories."""
-    is_category = [kind == "category" for kind in coding.kinds]
-    alike = sum(each == is_category[column] for each in is_category[:column])
-    return alike + is_category[column] * (len(is_category) - sum(is_category))
-
-
-def _require_finite(numbers: Array, frame: Any, coding: Coding) -> None:
-    names = [name for name, kind in zip(frame.columns, coding.kinds, strict=True)
-             if kind != "category"]  # fmt: skip
-    if wrong := [names[place] for place in np.flatnonzero(np.isinf(numbers).any(0))]:
-        raise InvalidInputError(f"Infinite values in {listed(wrong)}. Mark missing cells with NaN.")
 
 
 @dataclass(frozen=True)
@@ -213,7 +191,7 @@ class ConditionedTable:
 
     def __init__(
         self,
-        energy: TableMixture,
+        energy: StudentMixture | TableMixture,
         coding: Coding,
         columns: tuple[Any, ...],
         dtypes: tuple[Any, ...],
@@ -221,6 +199,8 @@ class ConditionedTable:
     ) -> None:
         self.energy, self.columns = energy, columns
         self._coding, self._dtypes, self._decimals = coding, dtypes, decimals
+        # Where each column is in the density.
+        self._at = np.argsort(_order(coding)).tolist()
 
     def __repr__(self) -> str:
         return f"ConditionedTable({listed(list(map(str, self.columns)), 6)})"
@@ -238,31 +218,21 @@ class ConditionedTable:
 
     def conditional(self, given: Mapping[Any, Any]) -> ConditionedTable:
         """Return the density of the other columns, given some: the same kind of object."""
-        x, seen = self._read(self._known(given))
-        x = self._at_constants(x)
+        _, x, seen = self._explained(self._frame(self._known(given)))
         if bool(seen.all()):
             raise InvalidInputError("given leaves no column to ask for.")
         energy = self.energy
         if bool(seen.any()):
             energy = energy.condition(torch.where(seen[0], x[0], torch.nan))
-        keep = [place for place in range(len(self.columns)) if not seen[0, self._at(place)]]
-        return self._part(energy, keep)
-
-    def _part(self, energy: TableMixture, keep: list[int]) -> ConditionedTable:
-        numbers = [self._at(place) for place in keep if self._coding.kinds[place] != "category"]
-        categories = {
-            new: self._coding.categories[old]
-            for new, old in enumerate(keep)
-            if old in self._coding.categories
-        }
+        keep = [place for place, at in enumerate(self._at) if not seen[0, at]]
+        old = self._coding.categories
+        categories = {new: old[place] for new, place in enumerate(keep) if place in old}
+        kinds = tuple(self._coding.kinds[place] for place in keep)
+        lists = self.columns, self._dtypes, self._decimals
+        parts = (tuple(each[place] for place in keep) for each in lists)
         return ConditionedTable(
-            energy,
-            replace(self._coding, kinds=tuple(self._coding.kinds[place] for place in keep),
-                    categories=categories),
-            tuple(self.columns[place] for place in keep),
-            tuple(self._dtypes[place] for place in keep),
-            tuple(self._decimals[place] for place in numbers),
-        )  # fmt: skip
+            energy, replace(self._coding, kinds=kinds, categories=categories), *parts
+        )
 
     def predict(self, column: Any, rows: Any = None) -> pd.DataFrame | pd.Series:
         """Return the probabilities of a category, or the mean of a number, given other columns.
@@ -284,13 +254,10 @@ class ConditionedTable:
 
         place, x, seen, index = self._asked(column, rows)
         if self._coding.kinds[place] == "category":
-            values = self._coding.categories[place]
-            found = self.energy._values_given(x, seen, self._at(place) - self.energy.n_numbers)
-            shares = found[:, : len(values)]
-            shares = shares / shares.sum(1, keepdim=True)
-            return pd.DataFrame(shares.numpy(), columns=pd.Index(values, name=column), index=index)
+            values = pd.Index(self._coding.categories[place], name=column)
+            return pd.DataFrame(self._shares(place, x, seen), columns=values, index=index)
         mean = np.empty(len(x))
-        for chosen, line in self._lines(x, seen, self._at(place)):
+        for chosen, line in self._lines(x, seen, self._at[place]):
             mean[chosen] = (line.log_weights.exp() * line.centres).sum(1).numpy()
         if self._coding.kinds[place] == "time":
             return self._as_column(place, mean).set_axis(index).rename(column)
@@ -299,12 +266,13 @@ class ConditionedTable:
     def quantile(self, column: Any, q: Any, rows: Any = None) -> NDArray[Any]:
         """Return quantiles of a number given other columns: (m,), or (m, Q) for several `q`.
 
-        The other parameters are those of :meth:`predict`.
+        Of times, they are ``datetime64``, or timestamps in the time zone of the column. The other
+        parameters are those of :meth:`predict`.
         """
         levels = probabilities(q)
         place, x, seen, _ = self._number(column, rows)
         found = np.empty((len(x), levels.size))
-        for chosen, line in self._lines(x, seen, self._at(place)):
+        for chosen, line in self._lines(x, seen, self._at[place]):
             found[chosen] = _quantiles(line, levels.reshape(-1))
         return self._as_values(place, found.reshape(len(x), *levels.shape))
 
@@ -326,27 +294,23 @@ class ConditionedTable:
             words = f"value must be one {kind}, or one for each of the {len(x)} rows."
             raise InvalidInputError(words) from None
         found = np.empty(len(x))
-        for chosen, line in self._lines(x, seen, self._at(place)):
-            below = _student_cdf(line, torch.from_numpy(points[chosen].copy())[:, None])
-            found[chosen] = (line.log_weights.exp().numpy() * below).sum(1)
+        for chosen, line in self._lines(x, seen, self._at[place]):
+            weights, centres, scales, dof = (part.numpy() for part in line)
+            below = special.stdtr(dof, (points[chosen, None] - centres) / scales)
+            found[chosen] = (np.exp(weights) * below).sum(1)
         return found
 
     def fill(self, rows: Any) -> pd.DataFrame:
         """Return rows with gaps filled: the mean of a number, the most probable category."""
-        frame = self._frame(rows)
-        x, seen = self._coded(frame)
-        x = self._at_constants(x)
+        frame, x, seen = self._explained(self._frame(rows))
         filled, result = self.energy._conditional_mean(x, seen), frame.copy()
-        for place, kind in enumerate(self._coding.kinds):
-            at = self._at(place)
+        for place, (kind, at) in enumerate(zip(self._coding.kinds, self._at, strict=True)):
             gaps = ~seen[:, at].numpy()
             if not gaps.any():
                 continue
             if kind == "category":
-                labels = self._coding.categories[place]
-                found = self.energy._values_given(x, seen, at - self.energy.n_numbers)
-                best = found[:, : len(labels)].argmax(1).numpy()[gaps]
-                values: Any = np.array(labels, dtype=object)[best]
+                best = self._shares(place, x, seen).argmax(1)[gaps]
+                values: Any = np.array(self._coding.categories[place], dtype=object)[best]
             else:
                 values = filled[:, at].numpy()[gaps]
                 if kind == "time":
@@ -374,12 +338,12 @@ class ConditionedTable:
         drawn = part._known_values()._sample(n, seed).numpy()
         columns: dict[Any, Any] = {}
         for place, name in enumerate(part.columns):
-            values: Any = drawn[:, part._at(place)]
+            values: Any = drawn[:, part._at[place]]
             if part._coding.kinds[place] == "category":
                 labels = pd.Series(part._coding.categories[place], dtype=object)
                 values = labels.iloc[values.astype(int)].to_numpy()
             else:
-                decimals = part._decimals[part._at(place)]
+                decimals = part._decimals[place]
                 values = values if decimals is None else np.round(values, decimals)
             columns[name] = part._as_column(place, values)
         for name, value in known.items():
@@ -444,10 +408,7 @@ class ConditionedTable:
         log_density[~seen.any(1)] = torch.nan
         outlier = (percentile < level).numpy()
         odd = np.flatnonzero(outlier)
-        gains = self._surprises(x[odd], seen[odd])
-        names = {
-            int(row): oddest(gain, list(self.columns)) for row, gain in zip(odd, gains, strict=True)
-        }
+        names = odd_columns(odd, self._surprises(x[odd], seen[odd]), self.columns)
         p_value = (1 + 0.01 * draws * percentile.numpy()) / (1 + draws)
         numbers = log_density.numpy(), percentile.numpy()
         return RowScores(*numbers, outlier, level, names, p_value=p_value)
@@ -455,10 +416,9 @@ class ConditionedTable:
     def _surprises(self, x: Tensor, seen: Tensor) -> Array:
         """Return -log p of each cell given the others, in standard units. (q, columns)"""
         whole, gains = self.energy._log_prob(x, seen), np.zeros((len(x), len(self.columns)))
-        for place, kind in enumerate(self._coding.kinds):
-            at, mask = self._at(place), seen.clone()
+        for place, (kind, at) in enumerate(zip(self._coding.kinds, self._at, strict=True)):
+            mask, unit = seen.clone(), 1.0
             mask[:, at] = False
-            unit = 1.0
             if kind != "category" and len(x):
                 low, high = self.energy._line(at).ppf(np.array([0.16, 0.84]))
                 unit = 0.5 * (high - low)
@@ -466,35 +426,32 @@ class ConditionedTable:
             gains[:, place] = np.where(seen[:, at].numpy(), more - np.log(unit), 0.0)
         return gains
 
-    def _at(self, place: int) -> int:
-        return _place(self._coding, place)
-
-    def _at_constants(self, x: Tensor) -> Tensor:
-        """Return rows with the value of constant columns: another says nothing about the rest."""
-        if self.energy.numbers is None:
-            return x
-        means, count = self.energy.numbers.means, self.energy.n_numbers
-        numbers = torch.where((means == means[0]).all(0), means[0], x[:, :count])
-        return torch.cat([numbers, x[:, count:]], 1)
-
-    def _known_values(self) -> TableMixture:
+    def _known_values(self) -> TableMixture | StudentMixture:
         """Return the density of rows whose categories the table has."""
-        energy, logs, shares = self.energy, self.energy.log_mixing_weights, []
+        energy, shares = self.energy, []
+        if not energy.n_values:
+            return energy
+        logs = energy.log_mixing_weights
         for each, values in zip(energy.shares, self._coding.categories.values(), strict=True):
             kept = torch.where(torch.arange(each.shape[1]) < len(values), each, 0.0)
             total = kept.sum(1, keepdim=True)
             shares.append(kept / total.clamp(min=1e-300))
             logs = logs + total[:, 0].log()
-        return TableMixture.of(energy.numbers, shares, logs) if shares else energy
+        return TableMixture(energy.means, shares, energy.scale_trils, energy.dof, logs)
+
+    def _shares(self, place: int, x: Tensor, seen: Tensor) -> Array:
+        """Return probabilities of a category among the values that the table has. (q, V)"""
+        found = self.energy._values_given(x, seen, self._at[place] - self.energy.n_numbers)
+        shares: Array = found[:, : len(self._coding.categories[place])].numpy()
+        return shares / shares.sum(1, keepdims=True)
 
     def _asked(self, column: Any, rows: Any) -> tuple[int, Tensor, Tensor, Any]:
         """Return the place of a column, and the rows that it is asked for."""
         _require_column(column, self.columns)
         place = self.columns.index(column)
-        frame = self._frame({} if rows is None else rows, column)
-        x, seen = self._coded(frame)
-        seen[:, self._at(place)] = False
-        return place, self._at_constants(x), seen, frame.index
+        frame, x, seen = self._explained(self._frame({} if rows is None else rows, column))
+        seen[:, self._at[place]] = False
+        return place, x, seen, frame.index
 
     def _number(self, column: Any, rows: Any) -> tuple[int, Tensor, Tensor, Any]:
         found = self._asked(column, rows)
@@ -510,8 +467,16 @@ class ConditionedTable:
                 yield rows.numpy(), self.energy._line_given(x[rows], seen[rows], at)
 
     def _as_values(self, place: int, numbers: Array) -> Any:
-        """Return numbers of a column as it holds them: times as times."""
-        return stamps(numbers) if self._coding.kinds[place] == "time" else numbers
+        """Return numbers of a column as it holds them: times as times, in its time zone."""
+        if self._coding.kinds[place] != "time":
+            return numbers
+        zone = getattr(self._dtypes[place], "tz", None)
+        if zone is None:
+            return stamps(numbers)
+        import pandas as pd
+
+        utc = pd.Series(stamps(numbers.reshape(-1))).dt.tz_localize("UTC")
+        return utc.dt.tz_convert(zone).to_numpy().reshape(numbers.shape)
 
     def _as_column(self, place: int, values: Any) -> pd.Series:
         """Return values as a column of the type that the table has."""
@@ -539,26 +504,35 @@ class ConditionedTable:
         return {name: value for name, value in given.items() if not pd.isna(value)}
 
     def _read(self, rows: Any) -> tuple[Tensor, Tensor]:
-        if isinstance(rows, np.ndarray) and self._holds(rows):
-            x = torch.from_numpy(rows.astype(np.float64))
-            self._require_near(x)
-            return x.nan_to_num(nan=0.0), ~x.isnan()
+        """Return rows as points of the density, 0 where not known, and which cells are."""
+        plain = (
+            isinstance(rows, np.ndarray) and rows.dtype.kind == "f" and not self._coding.is_mixed
+        )
+        if plain and rows.shape[1:] == (len(self.columns),):  # without pandas
+            return self._points(rows.astype(np.float64))
         return self._coded(self._frame(rows))
 
-    def _require_near(self, numbers: Tensor) -> None:
-        """Refuse numbers whose squared distances from the table overflow."""
-        if self.energy.numbers is not None:
-            size = self.energy.numbers.means.abs().amax(0).clamp(min=1.0)
-            if bool((numbers.abs() / size > FARTHEST).any()):
-                raise InvalidInputError(
-                    "rows have numbers too large to compare with the table's. Mark missing cells "
-                    "with NaN."
-                )
+    def _points(self, cells: Array) -> tuple[Tensor, Tensor]:
+        x = torch.from_numpy(cells)
+        numbers = x[:, : self.energy.n_numbers]
+        # Their squared distances from the table would overflow.
+        size = self.energy.means.abs().amax(0).clamp(min=1.0) if numbers.shape[1] else 1.0
+        if bool((numbers.abs() / size > FARTHEST).any()):
+            raise InvalidInputError(
+                "rows have numbers that are infinite, or too large to compare with the table's. "
+                "Mark missing cells with NaN."
+            )
+        return x.nan_to_num(nan=0.0), ~x.isnan()
 
-    def _holds(self, rows: NDArray[Any]) -> bool:
-        """Return True for rows of numbers in an array, which need no data frame."""
-        plain = rows.dtype.kind == "f" and not self._coding.is_mixed
-        return plain and rows.shape[1:] == (len(self.columns),) and not np.isinf(rows).any()
+    def _explained(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, Tensor, Tensor]:
+        """Return the frame, and its points with the values that the table has in constant columns.
+
+        Another value says nothing about the rest.
+        """
+        x, seen = self._coded(frame)
+        count, means = self.energy.n_numbers, self.energy.means
+        x[:, :count] = torch.where((means == means[0]).all(0), means[0], x[:, :count])
+        return frame, x, seen
 
     def _frame(self, rows: Any, asked: Any = None) -> pd.DataFrame:
         """Return rows as a data frame of the table's columns, with gaps where they lack one."""
@@ -587,57 +561,45 @@ class ConditionedTable:
         return frame.reindex(columns=list(self.columns))
 
     def _coded(self, frame: pd.DataFrame) -> tuple[Tensor, Tensor]:
-        """Return rows as points of the density, 0 where not known, and which cells are."""
+        """Return a frame as :meth:`_read` does."""
         import pandas as pd
 
         typed = frame.copy()
         for place, kind in enumerate(self._coding.kinds):
             if kind == "category":
                 continue
-            column, convert = frame.iloc[:, place], pd.to_datetime
+            column = frame.iloc[:, place]
             try:
                 if kind == "number":
                     typed.isetitem(place, pd.to_numeric(column).astype(np.float64))
                 else:
-                    typed.isetitem(place, convert(column))
+                    typed.isetitem(place, pd.to_datetime(column))
             except (TypeError, ValueError, OverflowError):
                 words = f"Column {self.columns[place]!r} holds {kind}s; the rows have other cells."
                 raise DtypeError(words) from None
         numbers, codes = self._coding.codes(typed)
-        _require_finite(numbers, frame, self._coding)
-        self._require_near(torch.from_numpy(numbers))
-        cells = np.concatenate([numbers, np.where(codes < 0, np.nan, codes)], 1)
-        x = torch.from_numpy(cells)
-        return x.nan_to_num(nan=0.0), ~x.isnan()
-
-
-def _student_cdf(line: LineAt, x: Tensor) -> Array:
-    """Return distribution functions of the components at points (q, 1). (q, N)"""
-    distance = ((x - line.centres) / line.scales).numpy()
-    found: Array = special.stdtr(line.dof.numpy(), distance)
-    return found
+        return self._points(np.concatenate([numbers, np.where(codes < 0, np.nan, codes)], 1))
 
 
 def _quantiles(line: LineAt, levels: Array) -> Array:
     """Return quantiles of each row's mixture, by Newton's method in a bracket. (q, Q)"""
-    weights = line.log_weights.exp().numpy()
-    centres, scales = line.centres.numpy(), line.scales.numpy()
-    dof = np.broadcast_to(line.dof.numpy(), weights.shape)
-    found = np.empty((len(weights), len(levels)))
-    for row, weight in enumerate(weights):
-        order = np.argsort(-weight)
-        kept = order[: 1 + int(np.searchsorted(weight[order].cumsum(), 1 - LEAST_SHARE))]
-        parts = weight[kept] / weight[kept].sum(), centres[row, kept], scales[row, kept]
-        found[row] = _quantiles_of_one(*parts, dof[row, kept], levels)
+    found = np.empty((len(line.centres), len(levels)))
+    parts = line.log_weights.exp().numpy(), line.centres.numpy(), line.scales.numpy()
+    for row, weights in enumerate(parts[0]):
+        order = np.argsort(-weights)
+        kept = order[: 1 + int(np.searchsorted(weights[order].cumsum(), 1 - LEAST_SHARE))]
+        kept = kept[np.argsort(parts[1][row, kept])]
+        weight, centre, scale = (part[row, kept] for part in parts)
+        found[row] = _quantiles_of_one(weight / weight.sum(), centre, scale, line.dof.numpy()[kept],
+                                       levels)  # fmt: skip
     return found
 
 
 def _quantiles_of_one(
     weight: Array, centre: Array, scale: Array, dof: Array, levels: Array
 ) -> Array:
-    """Return quantiles of a mixture of Student-t distributions. (Q,)"""
-    order = np.argsort(centre)
-    x = np.interp(levels, np.cumsum(weight[order]) - 0.5 * weight[order], centre[order])
+    """Return quantiles of Student-t components in the order of their centres. (Q,)"""
+    x = np.interp(levels, np.cumsum(weight) - 0.5 * weight, centre)
     unit = special.gammaln(0.5 * (dof + 1)) - special.gammaln(0.5 * dof)
     height = weight * np.exp(unit) / np.sqrt(np.pi * dof) / scale
     inner = np.clip(levels, 1e-12, 1 - 1e-12)
@@ -645,18 +607,16 @@ def _quantiles_of_one(
     # Near the solution by a distribution function that is fast, then by the exact one.
     for cdf in (_approximate_cdf, special.stdtr):
         low, high = ends.min(1), ends.max(1)
-        x = np.clip(x, low, high)
         for _ in range(MOST_STEPS):
             distance = (x[:, None] - centre) / scale
             excess = cdf(dof, distance) @ weight - levels
-            if np.all((np.abs(excess) <= TOLERANCE) | (high - low <= 0)):
+            if np.all((np.abs(excess) <= TOLERANCE) | (high <= low)):
                 break
             low, high = np.where(excess < 0, x, low), np.where(excess >= 0, x, high)
             slope = ((1 + distance**2 / dof) ** (-0.5 * (dof + 1))) @ height
             with np.errstate(divide="ignore", invalid="ignore"):
                 moved = x - excess / slope
-            inside = (moved > low) & (moved < high)
-            x = np.where(inside, moved, 0.5 * low + 0.5 * high)
+            x = np.where((moved > low) & (moved < high), moved, 0.5 * low + 0.5 * high)
     result: Array = np.where(levels <= 0, -np.inf, np.where(levels >= 1, np.inf, x))
     return result
 

@@ -17,10 +17,9 @@ from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
 from isthmus.incontext.runs import Row, Weights
 from isthmus.incontext.storage import assembled
-from isthmus.incontext.tables.mixed_prior import MixedBatch, draw_mixed
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
-from isthmus.incontext.tables.prior import draw_batch
+from isthmus.incontext.tables.prior import Batch, draw_batch, draw_mixed
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -137,12 +136,9 @@ class TableTraining(CheckedFields):
         if part:
             rng = np.random.default_rng([self.seed, update, part])
         if not categories and not asked:
-            batch = draw_batch(rng, tables, size, self.rows, numbers, missing)
-            return Task.of_numbers(batch.context, batch.rows)
+            return Task.of(draw_batch(rng, tables, size, self.rows, numbers, missing))
         responses = 0.75 if asked else 0.35
-        drawn = draw_mixed(
-            rng, tables, size, self.rows, numbers, categories, missing, responses=responses
-        )
+        drawn = draw_mixed(rng, tables, size, self.rows, numbers, categories, missing, responses)
         return Task.of(drawn, asked, number)
 
     def _columns(self, rng: np.random.Generator) -> tuple[int, int]:
@@ -157,11 +153,8 @@ class TableTraining(CheckedFields):
         return 1 + int(rng.choice(len(weights), p=weights / weights.sum())), 0
 
 
-TENSORS = ("context", "rows", "codes", "row_codes", "counts")
-
-
 class Task(NamedTuple):
-    """Contexts (B, n, ...) and fresh rows (B, m, ...) of an update, as in a ``MixedBatch``."""
+    """Contexts (B, n, ...) and fresh rows (B, m, ...) of an update, as in a ``Batch``."""
 
     context: Tensor
     rows: Tensor
@@ -172,22 +165,13 @@ class Task(NamedTuple):
     number: bool = True  # the last column is one of numbers
 
     @classmethod
-    def of(cls, batch: MixedBatch, asked: bool, number: bool) -> Task:
+    def of(cls, batch: Batch, asked: bool = False, number: bool = True) -> Task:
         """Return the task of a batch."""
-        arrays = {name: torch.from_numpy(getattr(batch, name)) for name in TENSORS}
-        return cls(**arrays, asked=asked, number=number)
-
-    @classmethod
-    def of_numbers(cls, context: Any, rows: Any) -> Task:
-        """Return a task without categories."""
-        context, rows = torch.from_numpy(context), torch.from_numpy(rows)
-        codes, row_codes = (torch.zeros(*x.shape[:2], 0, dtype=torch.long) for x in (context, rows))
-        return cls(context, rows, codes, row_codes, codes[:, 0])
+        return cls(*map(torch.from_numpy, batch), asked, number)
 
     def to(self, device: torch.device) -> Task:
         """Return the task on a device."""
-        tensors = {name: getattr(self, name).to(device) for name in TENSORS}
-        return self._replace(**tensors)
+        return Task(*(each.to(device) for each in self[:5]), *self[5:])
 
     def log_probs(self, network: Any) -> tuple[Tensor, Tensor]:
         """Return log-densities of fresh rows, and of their last column given the others."""
@@ -230,8 +214,7 @@ class HeldOutTables:
     def tasks(self) -> list[Task]:
         """Contexts and fresh rows of each shape."""
         rng = np.random.default_rng(HELD_OUT_SEED)
-        drawn = [draw_batch(rng, HELD_OUT_TABLES, n, 128, D) for D, n in HELD_OUT_SHAPES]
-        tasks = [Task.of_numbers(each.context, each.rows) for each in drawn]
+        tasks = [Task.of(draw_batch(rng, HELD_OUT_TABLES, n, 128, D)) for D, n in HELD_OUT_SHAPES]
         for D, C, n in HELD_OUT_MIXED if self.mixed else ():
             batch = draw_mixed(rng, HELD_OUT_TABLES, n, 128, D, C)
             tasks += [Task.of(batch, asked, asked and n > 64) for asked in (False, True)]
