@@ -255,7 +255,12 @@ def test_times_with_a_zone_and_without_end(model) -> None:
     assert abs(filled[0] - days[10]) < pd.Timedelta(days=3)
     assert filled[1] == days[0]
     assert density.cdf("day", days[9]) == pytest.approx(density.cdf("day", "2024-01-09T15:00"))
-    assert np.isnat(density.interval("day", 1.0)[1]).all()
+    middle = density.quantile("day", [[0.3, 0.5]], {"x": 10.0})
+    assert middle.shape == (1, 1, 2)
+    assert all(each.tz == data.day.dt.tz for each in middle.flat)
+    assert abs(middle[0, 0, 1] - days[10]) < pd.Timedelta(days=3)
+    assert density.cdf("day", middle[0, 0, 0], {"x": 10.0}) == pytest.approx(0.3, abs=1e-4)
+    assert pd.isna(density.interval("day", 1.0)[1]).all()
     for column in data:  # no infinite number is JSON
         assert density.ask(column, level=1.0).summary["interval"] == [None, None]
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import norm
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import log_loss
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -44,43 +44,50 @@ def test_frames_with_categories_and_gaps_are_predicted():
 @pytest.fixture(scope="module")
 def mixed():
     rng = np.random.default_rng(1)
-    frame = pd.DataFrame({"x": rng.normal(5, 9, 120), "kind": rng.choice(["a", "b", "c"], 120)})
-    y = 0.1 * frame["x"] + (frame["kind"] == "b") + rng.normal(size=120)
+    frame = pd.DataFrame({"x": rng.normal(5, 9, 200), "kind": rng.choice(["a", "b", "c"], 200)})
+    y = 0.1 * frame["x"] + (frame["kind"] == "b") + rng.normal(size=200)
     steps = make_column_transformer((StandardScaler(), ["x"]), (OneHotEncoder(), ["kind"]))
     return frame, y.to_numpy(), steps.fit(frame[:80])
 
 
-def test_probabilities_are_the_mean_of_those_in_context_and_of_a_logistic_regression(mixed):
+def test_probabilities_pool_those_in_context_and_of_a_logistic_regression(mixed):
     frame, y, steps = mixed
     labels = np.digitize(y, [0, 1])
     ours = TableClassifier().fit(frame[:80], labels[:80])
     rows = frame[80:].set_axis([0, 1], axis=1)
-    context = ours.table_.predict("(target)", rows)[["class 0", "class 1", "class 2"]]
+    context = ours.table_.predict("(target)", rows)[["class 0", "class 1", "class 2"]].to_numpy()
     logistic = LogisticRegression().fit(steps.transform(frame[:80]), labels[:80])
-    expected = (context.to_numpy() + logistic.predict_proba(steps.transform(frame[80:]))) / 2
-    np.testing.assert_allclose(ours.predict_proba(frame[80:]), expected, atol=2e-3)
+    linear, (a, b) = logistic.predict_proba(steps.transform(frame[80:])), ours.blend_
+    expected = context**a * linear**b / (context**a * linear**b).sum(1, keepdims=True)
+    found = ours.predict_proba(frame[80:])
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+    losses = [log_loss(labels[80:], each) for each in (context, linear, found)]
+    assert losses[2] < max(losses[:2])
+    few = TableClassifier().fit(frame[:9], labels[:9])
+    assert few.blend_.tolist() == [0.5, 0.5]
 
 
-def test_means_are_averaged_by_precision_with_a_ridge_and_quantiles_move_with_them(mixed):
+def test_means_and_quantiles_are_those_of_one_moved_and_stretched_distribution(mixed):
     frame, y, steps = mixed
     ours = TableRegressor().fit(frame[:80], y[:80])
     rows = frame[80:].set_axis([0, 1], axis=1)
     ridge = RidgeCV(np.geomspace(0.01, 1000, 16)).fit(steps.transform(frame[:80]), y[:80])
-    low, high = ours.table_.interval("(target)", 0.9, rows)
-    precisions = np.stack(
-        [(norm.ppf(0.95) * 2 / (high - low)) ** 2, 0 * low - 1 / ridge.best_score_]
-    )
-    means = ours.table_.predict("(target)", rows), ridge.predict(steps.transform(frame[80:]))
-    expected = np.average(means, axis=0, weights=precisions)
-    np.testing.assert_allclose(ours.predict(frame[80:]), expected, rtol=1e-2, atol=1e-3)
-    moved = ours.predict_quantile(frame[80:], 0.3) - ours.table_.quantile("(target)", 0.3, rows)
-    np.testing.assert_allclose(moved, expected - means[0], rtol=1e-2, atol=1e-3)
+    mean, linear = ours.table_.predict("(target)", rows), ridge.predict(steps.transform(frame[80:]))
+    share, stretch = ours.blend_
+    centre = (mean + share * (linear - mean)).to_numpy()
+    np.testing.assert_allclose(ours.predict(frame[80:]), centre, rtol=1e-2, atol=1e-3)
+    levels = (np.arange(2000) + 0.5) / 2000
+    found = ours.predict_quantile(frame[80:90], levels)
+    np.testing.assert_allclose(found.mean(1), ours.predict(frame[80:90]), atol=5e-3)
+    spread = ours.table_.quantile("(target)", [0.2, 0.8], rows)
+    length = np.diff(ours.predict_quantile(frame[80:], [0.2, 0.8]))
+    np.testing.assert_allclose(length, stretch * np.diff(spread), rtol=1e-6)
 
 
 def test_far_rows_and_equal_targets_have_finite_answers(mixed):
     frame, y, _ = mixed
-    far = frame[:2].assign(x=[1e9, -1e9])
-    labels = y > 0
+    frame, y = frame[:60], y[:60]
+    far, labels = frame[:2].assign(x=[1e9, -1e9]), y > 0
     assert np.isfinite(TableRegressor().fit(frame, y).predict(far)).all()
     assert np.isfinite(TableClassifier().fit(frame, labels).predict_proba(far)).all()
     assert (TableClassifier().fit(frame, 0 * labels).predict(frame) == 0).all()

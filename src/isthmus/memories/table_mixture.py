@@ -114,7 +114,7 @@ class StudentRows(WeightedMemory):
         else:
             masks = seen.reshape(-1, self.dim)
             found = otherwise.expand(len(flat), *otherwise.shape).clone()
-            for rows, known in patterns(masks[:, : self.n_numbers]):
+            for rows, known in _patterns(masks[:, : self.n_numbers]):
                 part, kept = self._seeing_numbers(known)
                 if part is not None:
                     points, mask = flat[rows][:, kept], masks[rows][:, kept]
@@ -180,7 +180,7 @@ class StudentRows(WeightedMemory):
         filled, mask = x.reshape(-1, self.dim).clone(), seen.reshape(-1, self.dim)
         posterior = self._responsibilities(filled, mask)
         means = self.means - centre
-        for rows, part in patterns(mask[:, :count]):
+        for rows, part in _patterns(mask[:, :count]):
             known, free = (each.nonzero()[:, 0].tolist() for each in (part, ~part))
             if not free:
                 continue
@@ -562,6 +562,11 @@ def _by_block(
         width = max(1, BLOCK_ENTRIES // (memory.n_memories * memory.dim))
     masks = repeat(None) if mask is None else mask.split(width)
     return torch.cat([method(memory, *each) for each in zip(x.split(width), masks, strict=False)])
+
+
+def _patterns(seen: Tensor) -> list[tuple[Any, Tensor]]:
+    """Return each distinct row of a mask (q, D) after where it is; of D = 0, one for all rows."""
+    return [*patterns(seen)] if seen.shape[1] else [(slice(None), seen.new_ones(0))]
 
 
 def _log_sum(memory: StudentRows, x: Tensor, seen: Tensor | None) -> Tensor:

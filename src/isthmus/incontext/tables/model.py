@@ -182,18 +182,16 @@ class ICLTables(StoredModel):
                 f"X has {width} columns; the model reads 1 to {limit}. Choose the columns that "
                 f"matter, or project numbers with sklearn.decomposition.PCA({limit})."
             )
-        if wrong := [names[place] for place in np.flatnonzero(np.isinf(table).any(0))]:
-            raise InvalidInputError(
-                f"Infinite values in {listed(list(map(str, wrong)))} of X. Mark missing cells with "
-                "NaN."
-            )
         known = np.concatenate([~np.isnan(table), codes >= 0], 1)
         rows = known.any(1)
-        empty = [names[place] for place in np.flatnonzero(~known.any(0))]
+        infinite, empty = (
+            listed([str(names[place]) for place in np.flatnonzero(mask).tolist()])
+            for mask in (np.isinf(table).any(0), ~known.any(0))
+        )
+        if infinite:
+            raise InvalidInputError(f"Infinite values in {infinite} of X. Use NaN for gaps.")
         if empty and len(known):
-            raise InvalidInputError(
-                f"Columns without values: {listed(list(map(str, empty)))}. Leave them out."
-            )
+            raise InvalidInputError(f"Columns without values: {empty}. Leave them out.")
         if rows.sum() < FEWEST_ROWS:
             raise InvalidInputError(
                 f"X has {counted(int(rows.sum()), 'row')} with values; the model needs at least "

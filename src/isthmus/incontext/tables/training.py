@@ -167,11 +167,13 @@ class Task(NamedTuple):
     @classmethod
     def of(cls, batch: Batch, asked: bool = False, number: bool = True) -> Task:
         """Return the task of a batch."""
-        return cls(*map(torch.from_numpy, batch), asked, number)
+        context, rows, codes, row_codes, counts = map(torch.from_numpy, batch)
+        return cls(context, rows, codes, row_codes, counts, asked, number)
 
     def to(self, device: torch.device) -> Task:
         """Return the task on a device."""
-        return Task(*(each.to(device) for each in self[:5]), *self[5:])
+        tensors = {name: getattr(self, name).to(device) for name in Batch._fields}
+        return self._replace(**tensors)
 
     def log_probs(self, network: Any) -> tuple[Tensor, Tensor]:
         """Return log-densities of fresh rows, and of their last column given the others."""
