@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,33 +16,18 @@ CATEGORY_CELL, NUMBER_CELL, MIXED_ROW, MIXED_PAIR = 11, 4, 11, 8
 GROUPED = 3
 
 
-@dataclass(frozen=True)
-class Categories:
-    """What the network reads of the categories (B, n, C) of contexts, and of the target column.
+class Categories(NamedTuple):
+    """What the network reads of categories of contexts, and of the target column."""
 
-    Attributes
-    ----------
-    one_hot : Tensor (B, n, C, V)
-        Values as indicators; the frequencies of its column for a missing cell.
-    known : Tensor (B, n, C) of 0 and 1
-    valid : Tensor (B, C, V) of 0 and 1
-        Values that each column has.
-    frequency : Tensor (B, C, V)
-    cell, number_cell, row, pair : Tensor
-        Features (B, n, C, ...), (B, n, D, ...), (B, n, ...) and (B, n, n, ...).
-    grouped : Tensor (B, G) of int
-        Columns whose values get components: the target first, then those that tell most.
-    """
-
-    one_hot: Tensor
-    known: Tensor
-    valid: Tensor
-    frequency: Tensor
-    cell: Tensor
-    number_cell: Tensor
-    row: Tensor
-    pair: Tensor
-    grouped: Tensor
+    one_hot: Tensor  # (B, n, C, V): indicators; for a missing cell, the frequencies of its column
+    known: Tensor  # (B, n, C) of 0 and 1
+    valid: Tensor  # (B, C, V) of 0 and 1: values that each column has
+    frequency: Tensor  # (B, C, V)
+    cell: Tensor  # (B, n, C, CATEGORY_CELL)
+    number_cell: Tensor  # (B, n, D, NUMBER_CELL)
+    row: Tensor  # (B, n, MIXED_ROW)
+    pair: Tensor  # (B, n, n, MIXED_PAIR)
+    grouped: Tensor  # (B, G): columns whose values get components, the target first
 
 
 @torch.no_grad()
@@ -72,25 +57,19 @@ def read_categories(
     strongest = apart.amax(-1) if apart.shape[-1] else apart.sum(-1)
     others = max(1, columns + numbers - 1)
     told = torch.stack([strongest, apart.sum(-1) / others, relevance, is_target], -1)
-    own = (
-        torch.stack(
-            [
-                (flags * surprise[:, None]).sum(-1) - 1,
-                (flags * (frequency * held[..., None] + 1e-9).log()[:, None]).sum(-1) / 4,
-                gain,
-            ],
-            -1,
-        )
-        * known[..., None]
-    )
+    own = [
+        (flags * surprise[:, None]).sum(-1) - 1,
+        (flags * (frequency * held[..., None] + 1e-9).log()[:, None]).sum(-1) / 4,
+        gain,
+    ]
     entropy = (frequency * surprise).sum(-1)
     share = 1 / known.sum(1, keepdim=True).clamp(min=1)
     whole = [counts.to(dtype).log() / 2 - 0.5, entropy - 1]
     each = torch.cat([torch.stack(whole, -1), told[:, numbers:]], -1)[:, None]
     mean_gain = ((gain * known).sum(1, keepdim=True) * share).expand_as(gain)
-    cell = torch.cat(
-        [own, each.expand(-1, size, -1, -1), mean_gain[..., None], 1 - known[..., None]], -1
-    )
+    here = known[..., None]
+    parts = [torch.stack(own, -1) * here, each.expand(-1, size, -1, -1), mean_gain[..., None]]
+    cell = torch.cat([*parts, 1 - here], -1)
     row = _rows(cell, disagreement, mean_gain, is_target, (size, numbers, columns), target)
     score = (apart.sum(-1) + 100 * relevance + 1e6 * is_target)[:, numbers:]
     return Categories(

@@ -16,7 +16,7 @@ from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables, as_numbers
-from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores, odd_columns
+from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores
 from isthmus.incontext.tables.questions import ConditionedTable, read_frame, read_numbers
 from isthmus.memories.base import generator_for
 from isthmus.memories.table_mixture import StudentMixture, TableMixture
@@ -38,9 +38,9 @@ def score_rows(
     """Score rows by the density of a table: how usual each is, and which are outliers.
 
     The rows of the table itself are scored by kernels as wide as the distance of their
-    sqrt(n)-th neighbour in standard units, each without its own kernel. So a small group of
-    outliers does not hide its rows from each other. New rows are scored by the in-context density
-    of a table of 5 or more rows and up to 64 columns, and by those kernels else.
+    sqrt(n)-th neighbour in standard units, each without its own kernel, so that a small group of
+    outliers does not hide itself. New rows are scored by the in-context density of a table of 5 or
+    more rows and up to 64 columns, and by those kernels else.
 
     Parameters
     ----------
@@ -66,23 +66,12 @@ def score_rows(
     (array([False,  True]), {1: (2,)})
     """
     level = as_number(level, "level", above=0, below=100)
-    draws, seed = as_count(draws, "draws"), as_seed(seed)
-    # The model is loaded where it is used, or to check another name.
-    is_default = isinstance(model, str) and model == "tables"
-    reader = None if rows is None and is_default else reader_of(model)
-    if rows is not None and reader and _fits(reader, X):
+    draws, seed, reader = as_count(draws, "draws"), as_seed(seed), reader_of(model)
+    if rows is not None and _fits(reader, X):
         table = _conditioned(reader, X)
         rows = rows if is_mixed(X) else _rows_like(X, rows)
         return table.outliers(rows, level, draws=draws, seed=seed)
-    kernels = NeighbourKernels(X)
-    own = None if rows is not None else np.arange(len(kernels.rows))
-    numbers, codes = (kernels.rows, kernels.codes) if rows is None else kernels.read(rows)
-    log_density, percentile = kernels.scored(numbers, codes, own)
-    outlier = percentile < level
-    odd = np.flatnonzero(outlier)
-    gains = kernels.blame(numbers[odd], codes[odd], None if own is None else own[odd])
-    columns = odd_columns(odd, gains, kernels.columns)
-    return RowScores(log_density, percentile, outlier, level, columns)
+    return NeighbourKernels(X).outliers(rows, level)
 
 
 def _fits(reader: ICLTables, X: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,40 +17,24 @@ CELL, ODD, ROW, PAIR = 11, 3, 12 + 2 * LEFT_OUT, 6
 MOST_COLUMNS = 24
 
 
-@dataclass(frozen=True)
-class Features:
-    """What the network reads of contexts (B, n, D) in standard units.
+class Features(NamedTuple):
+    """What the network reads of numbers in standard units."""
 
-    Attributes
-    ----------
-    x : Tensor (B, n, D)
-        Values, with Gaussian conditional means in place of missing cells.
-    seen : Tensor (B, n, D) of 0 and 1
-        Observed cells.
-    correlation : Tensor (B, D, D)
-        Shrunk towards the identity.
-    cell : Tensor (B, n, D, CELL)
-    row : Tensor (B, n, ROW)
-    pair : Tensor (B, n, n, PAIR)
-    """
-
-    x: Tensor
-    seen: Tensor
-    correlation: Tensor
-    cell: Tensor
-    row: Tensor
-    pair: Tensor
+    x: Tensor  # (B, n, D), with Gaussian conditional means in place of missing cells
+    seen: Tensor  # (B, n, D) of 0 and 1: observed cells
+    correlation: Tensor  # (B, D, D), shrunk towards the identity
+    cell: Tensor  # (B, n, D, CELL)
+    row: Tensor  # (B, n, ROW)
+    pair: Tensor  # (B, n, n, PAIR)
 
 
 @torch.no_grad()
 def features(context: Tensor, resolution: Tensor) -> Features:
     """Return the features of contexts (B, n, D), NaN if missing, and their resolution (B, D)."""
-    unknown = context.isnan()
-    complete = not bool(unknown.any())
-    seen = (~unknown).to(context.dtype)
+    seen = (~context.isnan()).to(context.dtype)
     x = context.nan_to_num(nan=0.0)
     correlation = shrunk_correlation(x, seen)
-    if not complete:
+    if not bool(seen.all()):
         x = fill_gaps(x, seen, correlation)
     factor = torch.linalg.cholesky(correlation)
     white = torch.linalg.solve_triangular(factor, x.transpose(1, 2), upper=False).transpose(1, 2)
@@ -77,7 +61,7 @@ def shrunk_correlation(x: Tensor, seen: Tensor) -> Tensor:
     scale = moment.diagonal(dim1=1, dim2=2).clamp(min=1e-12).rsqrt()
     moment = moment * scale[:, :, None] * scale[:, None, :]
     shrunk = (1 - shrinkage) * moment + shrinkage * identity
-    if bool((seen == 1).all()):
+    if bool(seen.all()):
         return shrunk
     # Correlations over different rows need not fit together.
     values, vectors = torch.linalg.eigh(shrunk)

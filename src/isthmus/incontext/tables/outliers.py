@@ -68,37 +68,28 @@ class RowScores(Summarised):
     def summary(self) -> dict[str, Any]:
         """The main numbers, for a JSON file."""
         names = range(len(self.outlier)) if self.ids is None else self.ids
-        odd = [(names[row], columns) for row, columns in self.odd_columns.items()]
+        known = self.log_density[~np.isnan(self.log_density)]
+        odd = {str(names[row]): list(map(str, each)) for row, each in self.odd_columns.items()}
         return {
             "rows": len(self.log_density),
-            "mean_log_density": self._mean,
+            "mean_log_density": float(known.mean()) if len(known) else math.nan,
             "outliers": int(self.outlier.sum()),
             "level": self.level,
-            "odd_columns": {str(row): list(map(str, columns)) for row, columns in odd},
+            "odd_columns": odd,
         }
 
-    @property
-    def _mean(self) -> float:
-        known = self.log_density[~np.isnan(self.log_density)]
-        return float(known.mean()) if len(known) else math.nan
-
     def __str__(self) -> str:
-        count, rows = int(self.outlier.sum()), len(self.log_density)
-        return (
-            f"{rows} rows, mean log-density {self._mean:.4g} nats\n"
-            f"{count} outlier{'s' * (count != 1)}: less likely than {100 - self.level:g} % of "
-            "usual rows" + "".join(f"\n  {line}" for line in self._flagged())
-        )
-
-    def _flagged(self) -> list[str]:
-        """Return a line for each of the first outliers, oddest first: its id and its columns."""
+        found, names = self.summary, range(len(self.outlier)) if self.ids is None else self.ids
         order = sorted(self.odd_columns, key=lambda row: self.percentile[row])
-        names = range(len(self.outlier)) if self.ids is None else self.ids
         lines = [
-            f"row {names[row]}: {', '.join(map(str, self.odd_columns[row]))}"
-            for row in order[:MOST_SHOWN]
-        ]
-        return lines + [f"and {len(order) - MOST_SHOWN} more"] * (len(order) > MOST_SHOWN)
+            f"{found['rows']} rows, mean log-density {found['mean_log_density']:.4g} nats",
+            f"{counted(found['outliers'], 'outlier')}: less likely than {100 - self.level:g} % of "
+            "usual rows",
+            *(f"  row {names[row]}: {', '.join(map(str, self.odd_columns[row]))}"
+              for row in order[:MOST_SHOWN]),
+            *[f"  and {len(order) - MOST_SHOWN} more"] * (len(order) > MOST_SHOWN),
+        ]  # fmt: skip
+        return "\n".join(lines)
 
 
 def odd_columns(
@@ -126,131 +117,137 @@ class NeighbourKernels:
     def __init__(self, X: Any) -> None:
         self.coding = Coding.of(as_frame(X)) if is_mixed(X) else None
         self.names = list(X.columns) if hasattr(X, "columns") else None
-        numbers, codes = self._read(X)
-        empty = np.isnan(numbers).all(0)
-        known = np.where(empty, 0.0, numbers)
+        cells = self._read(X)
+        count, self.dim = cells.shape
+        kinds = self.coding.kinds if self.coding else ()
+        self.numbers = self.dim - kinds.count("category")
+        if count < 3:
+            raise InvalidInputError(f"X has {counted(count, 'row')}; outliers need at least 3.")
+        if ((cells == cells[0]) | (np.isnan(cells) & np.isnan(cells[0]))).all():
+            raise InvalidInputError("All rows are equal, so they have no density.")
+        known = cells[:, : self.numbers]
+        known = np.where(np.isnan(known).all(0), 0.0, known)
         size = np.maximum(np.nanmax(np.abs(known), 0, initial=0), 1e-300)
         self.centre = np.nanmean(known / size, 0) * size
         scale = np.nanstd(known / size, 0) * size
         self.scale = np.where(scale > 1e-12 * size, scale, np.maximum(size, 1e-3) * 1e-3)
-        self.codes, self.shares, weights = codes, [], []
-        for column in codes.T:
-            counts = np.bincount(column[column >= 0].astype(int), minlength=1)
-            share = (counts + 1 / len(counts)) / (counts.sum() + 1)
-            self.shares.append(share)
-            weights.append(2 / max(1 - float(np.square(share).sum()), 1e-3))
-        self.apart = np.array(weights)
-        self.rows = self._standard(numbers)
-        count, self.dim = len(numbers), numbers.shape[1] + codes.shape[1]
-        if count < 3:
-            raise InvalidInputError(f"X has {counted(count, 'row')}; outliers need at least 3.")
-        if (numbers == numbers[0]).all() and (codes == codes[0]).all():
-            raise InvalidInputError("All rows are equal, so they have no density.")
+        self.shares = []
+        for column in cells[:, self.numbers :].T:
+            counts = np.bincount(column[~np.isnan(column)].astype(int), minlength=1)
+            self.shares.append((counts + 1 / len(counts)) / (counts.sum() + 1))
+        self.rows = self._standard(cells)
         nearest = min(math.ceil(math.sqrt(count)), count - 1)
         found = [
-            np.partition(squares, nearest, axis=1)[:, nearest]
-            for squares in self._by_block(self._distances, self.rows, codes)
+            np.partition(self._distances(self.rows[part]), nearest, axis=1)[:, nearest]
+            for part in self._blocks(count)
         ]
         widths = np.maximum(np.sqrt(np.concatenate(found) / self.dim), NARROWEST)
         # Too few rows share a known column with the row: its neighbours are not known.
         self.widths = np.where(np.isfinite(widths), widths, 1.0)
 
-    def _read(self, X: Any) -> tuple[Array, Array]:
-        """Return numbers (n, D), and codes of categories (n, C), -1 where missing."""
+    def _read(self, X: Any) -> Array:
+        """Return numbers, then codes of categories. (n, D + C)"""
         if self.coding is None:
-            numbers = as_numbers(X, "X")
-            if numbers.ndim != 2 or 0 in numbers.shape:
-                raise ShapeError(f"X must be a table of shape (n, D), not {numbers.shape}.")
-            codes = np.empty((len(numbers), 0))
+            cells = as_numbers(X, "X")
+            if cells.ndim != 2 or 0 in cells.shape:
+                raise ShapeError(f"X must be a table of shape (n, D), not {cells.shape}.")
         else:
             frame, names = as_frame(X), self.names or []
             if missing := [name for name in names if name not in getattr(frame, "columns", [])]:
                 raise InvalidInputError(f"rows must have the columns of X; {missing} are missing.")
             numbers, codes = self.coding.codes(frame[names])
-        if np.isinf(numbers).any():
+            cells = np.concatenate([numbers, np.where(codes < 0, np.nan, codes)], 1)
+        if np.isinf(cells).any():
             raise InvalidInputError("X has infinite values. Mark missing cells with NaN.")
-        return numbers, codes
+        return cells
 
-    def read(self, rows: Any) -> tuple[Array, Array]:
-        """Return rows of the same columns in standard units, and their codes."""
-        numbers, codes = self._read(rows)
-        if numbers.shape[1] + codes.shape[1] != self.dim:
+    def read(self, rows: Any) -> Array:
+        """Return rows of the same columns, with numbers in standard units."""
+        cells = self._read(rows)
+        if cells.shape[1] != self.dim:
             raise ShapeError(f"rows must be (m, {self.dim}) as X, not {np.shape(rows)}.")
-        return self._standard(numbers), codes
+        return self._standard(cells)
 
-    def _standard(self, numbers: Array) -> Array:
-        return np.clip((numbers - self.centre) / self.scale, -1e100, 1e100)
+    def _standard(self, cells: Array) -> Array:
+        numbers = (cells[:, : self.numbers] - self.centre) / self.scale
+        return np.concatenate([np.clip(numbers, -1e100, 1e100), cells[:, self.numbers :]], 1)
 
-    def _by_block(self, function: Any, *arrays: Any) -> list[Any]:
+    def _blocks(self, count: int) -> list[slice]:
         size = max(1, BLOCK_ENTRIES // len(self.rows))
-        starts = range(0, max(len(arrays[0]), 1), size)
-        return [function(*(each[start : start + size] for each in arrays)) for start in starts]
+        return [slice(start, start + size) for start in range(0, max(count, 1), size)]
 
     def _squares(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Return sums over columns known in both, their number, and sums of the other columns."""
-        seen, own = ~np.isnan(rows), ~np.isnan(self.rows)
+        """Return sums over numbers known in both, how many, and sums of those of the rows alone."""
+        rows, memories = rows[:, : self.numbers], self.rows[:, : self.numbers]
+        seen, own = ~np.isnan(rows), ~np.isnan(memories)
         if seen.all() and own.all():
             zero = np.zeros((1, 1))
-            return cdist(rows, self.rows, "sqeuclidean"), zero + rows.shape[1], zero
-        known, rows, memories = seen.astype(float), np.nan_to_num(rows), np.nan_to_num(self.rows)
+            return cdist(rows, memories, "sqeuclidean"), zero + self.numbers, zero
+        known, rows, memories = seen.astype(float), np.nan_to_num(rows), np.nan_to_num(memories)
         squares = np.square(rows) @ own.T - 2 * rows @ memories.T + known @ np.square(memories).T
         return np.maximum(squares, 0), known @ own.T, np.square(rows) @ (~own).T
 
-    def _same(self, codes: Array, place: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return where the categories of rows and memories are equal, and where both are known."""
-        column, own = codes[:, place, None], self.codes[:, place]
-        return column == own, (column >= 0) & (own >= 0)
+    def _same(self, column: Array, place: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return where categories (q, 1) are those of the table, and where both are known."""
+        own = self.rows[:, place]
+        return column == own, ~np.isnan(column) & ~np.isnan(own)
 
-    def _distances(self, rows: Array, codes: Array) -> Array:
+    def _distances(self, rows: Array) -> Array:
         """Return squared distances to the rows of the table, as if all columns were known."""
         squares, both, _ = self._squares(rows)
-        for place, apart in enumerate(self.apart):
-            same, known = self._same(codes, place)
+        for place, share in enumerate(self.shares, self.numbers):
+            same, known = self._same(rows[:, place, None], place)
+            apart = 2 / max(1 - float(np.square(share).sum()), 1e-3)
             squares += apart * (known & ~same)
             both = both + known
         return np.where(both > 0, squares * self.dim / np.maximum(both, 1), np.inf)
 
-    def _logits(self, rows: Array, codes: Array) -> Array:
+    def _logits(self, rows: Array) -> Array:
         """Return the log-density of each kernel at rows, of their known cells. (q, n)"""
         squares, both, others = self._squares(rows)
         logits = -0.5 * (squares / self.widths**2 + others) - both * np.log(self.widths)
         kept = 1 / (1 + self.widths**2)
-        for place, share in enumerate(self.shares):
-            column = codes[:, place, None].astype(int)
-            usual = np.where(column < len(share), share[np.minimum(column, len(share) - 1)], 0.0)
+        for place, share in enumerate(self.shares, self.numbers):
+            column = rows[:, place, None]
+            code = np.nan_to_num(column, nan=len(share)).astype(int)
+            usual = np.where(code < len(share), share[np.minimum(code, len(share) - 1)], 0.0)
             usual = np.where(usual > 0, usual, share.min())
-            same, known = self._same(codes, place)
+            same, known = self._same(column, place)
             chance = np.where(known, kept * same + (1 - kept) * usual, usual)
-            logits += np.where(column >= 0, np.log(chance), 0.0)
+            logits += np.where(np.isnan(column), 0.0, np.log(chance))
         return np.asarray(logits)
 
-    def log_density(
-        self, rows: Array, codes: Array, own: NDArray[Any] | None = None
-    ) -> NDArray[np.float64]:
+    def log_density(self, rows: Array, own: NDArray[Any] | None = None) -> Array:
         """Return log-densities of the known cells; `own` numbers kernels to leave out. (q,)"""
-
-        def density(rows: Array, codes: Array, own: Any = None) -> Array:
-            logits = self._logits(rows, codes)
+        found = []
+        for part in self._blocks(len(rows)):
+            logits = self._logits(rows[part])
             if own is not None:
-                logits[np.arange(len(rows)), own] = -np.inf
-            return np.asarray(logsumexp(logits, axis=1))
+                logits[np.arange(len(logits)), own[part]] = -np.inf
+            found.append(logsumexp(logits, axis=1))
+        known, units = ~np.isnan(rows), np.log(self.scale) + 0.5 * math.log(2 * math.pi)
+        shift = known[:, : self.numbers] @ units + math.log(len(self.rows) - (own is not None))
+        return np.where(known.any(1), np.concatenate(found) - shift, np.nan)
 
-        blocks = self._by_block(density, rows, codes, *([] if own is None else [own]))
-        found = np.concatenate(blocks)
-        units = np.log(self.scale) + 0.5 * math.log(2 * math.pi)
-        found -= (~np.isnan(rows)) @ units + math.log(len(self.rows) - (own is not None))
-        return np.where(self._known(rows, codes).any(1), found, np.nan)
+    def outliers(self, X: Any, level: float) -> RowScores:
+        """Return scores of new rows or, if X is None, of those of the table without themselves."""
+        own = np.arange(len(self.rows)) if X is None else None
+        rows = self.rows if X is None else self.read(X)
+        log_density, percentile = self.scored(rows, own)
+        outlier = percentile < level
+        odd = np.flatnonzero(outlier)
+        gains = self.blame(rows[odd], None if own is None else own[odd])
+        columns = list(range(self.dim)) if self.names is None else self.names
+        kinds = self.coding.kinds if self.coding else ("number",) * self.dim
+        order = sorted(range(self.dim), key=lambda place: kinds[place] == "category")
+        names = odd_columns(odd, gains, [columns[place] for place in order])
+        return RowScores(log_density, percentile, outlier, level, names)
 
-    @staticmethod
-    def _known(rows: Array, codes: Array) -> NDArray[np.bool_]:
-        return np.concatenate([~np.isnan(rows), codes >= 0], 1)
-
-    def scored(self, rows: Array, codes: Array, own: NDArray[Any] | None) -> tuple[Array, Array]:
+    def scored(self, rows: Array, own: NDArray[Any] | None) -> tuple[Array, Array]:
         """Return log-densities, and percentiles among those of the table's rows."""
-        found = self.log_density(rows, codes, own)
+        found = self.log_density(rows, own)
         percentile = np.full(len(rows), np.nan)
-        known, table = self._known(rows, codes), self._known(self.rows, self.codes)
-        numbers = self.rows.shape[1]
+        known, table = ~np.isnan(rows), ~np.isnan(self.rows)
         for pattern in np.unique(known, axis=0):
             if not pattern.any():
                 continue
@@ -260,38 +257,22 @@ class NeighbourKernels:
                 places = np.arange(len(table))
             if not pattern.all() and len(places) > MOST_COMPARED:
                 places = places[np.linspace(0, len(places) - 1, MOST_COMPARED).astype(int)]
-            part = np.where(pattern[:numbers], self.rows[places], np.nan)
-            kinds = np.where(pattern[numbers:], self.codes[places], -1)
-            usual = self.log_density(part, kinds, places)
+            usual = self.log_density(np.where(pattern, self.rows[places], np.nan), places)
             percentile[mine] = percentiles(found[mine], usual)
         return found, percentile
 
-    def blame(self, rows: Array, codes: Array, own: NDArray[Any] | None = None) -> Array:
+    def blame(self, rows: Array, own: NDArray[Any] | None = None) -> Array:
         """Return by how many nats each column lowers the density of a row. (q, D + C)
 
         It is the gain in log-density per cell if a row is scored without the column.
         """
-        whole = self.log_density(rows, codes, own)
-        gains = np.zeros((len(rows), self.dim))
-        numbers = rows.shape[1]
+        whole, gains = self.log_density(rows, own), np.zeros(rows.shape)
         for place in range(self.dim):
-            part, kinds = rows.copy(), codes.copy()
-            if place < numbers:
-                part[:, place] = np.nan
-            else:
-                kinds[:, place - numbers] = -1
-            unit = math.log(self.scale[place]) if place < numbers else 0.0
-            gains[:, place] = self.log_density(part, kinds, own) - whole - unit
+            part = rows.copy()
+            part[:, place] = np.nan
+            unit = math.log(self.scale[place]) if place < self.numbers else 0.0
+            gains[:, place] = self.log_density(part, own) - whole - unit
         return np.nan_to_num(gains, nan=0.0)
-
-    @property
-    def columns(self) -> list[Any]:
-        """Names of the columns, numbers first, as :meth:`blame` orders them."""
-        names = list(range(self.dim)) if self.names is None else self.names
-        if self.coding is None:
-            return names
-        pairs = sorted(zip(self.coding.kinds, names, strict=True), key=lambda p: p[0] == "category")
-        return [name for _, name in pairs]
 
 
 def percentiles(log_density: Array, usual: Array) -> Array:

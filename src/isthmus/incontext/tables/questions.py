@@ -127,20 +127,16 @@ class Answer(Summarised):
         if self.interval is None:
             shares = {str(value): share for value, share in self.probabilities.items()}
             return found | {"probabilities": shares}
-        ends = [_plain(end) for end in self.interval]
-        middle = {"mean": _plain(self.mean), "median": _plain(self.median)}
-        return found | middle | {"interval": ends, "level": self.level}
+        found |= {"mean": _plain(self.mean), "median": _plain(self.median)}
+        return found | {"interval": [*map(_plain, self.interval)], "level": self.level}
 
     def __str__(self) -> str:
         known = ", ".join(f"{name} = {value}" for name, value in self.given.items())
-        title = f"{self.column}{f' given {known}' if known else ''}"
-        if self.interval is None:
-            shares = {str(value): f"{share:.1%}" for value, share in self.probabilities.items()}
-            return "\n".join([title, *definitions(shares)])
-        low, high = map(_shown, self.interval)
-        words = {"mean": _shown(self.mean), "median": _shown(self.median)}
-        words[f"{self.level:.0%} interval"] = f"{low} to {high}"
-        return "\n".join([title, *definitions(words)])
+        words = {str(value): f"{share:.1%}" for value, share in self.probabilities.items()}
+        if self.interval is not None:
+            words = {"mean": _shown(self.mean), "median": _shown(self.median)}
+            words[f"{self.level:.0%} interval"] = " to ".join(map(_shown, self.interval))
+        return "\n".join([f"{self.column}{' given ' * bool(known)}{known}", *definitions(words)])
 
 
 def _plain(value: Any) -> Any:
