@@ -207,20 +207,28 @@ class StudentRows(WeightedMemory):
         """Return a number given what is seen of rows (q, D + C), of one pattern of numbers."""
         hidden = seen.clone()
         hidden[:, column] = False
-        known = hidden[0, : self.n_numbers].nonzero()[:, 0].tolist()
-        slopes, rest = self._regression(known, [column])
-        part, kept = self._seeing_numbers(hidden[0, : self.n_numbers])
-        dof, d = self.dof.expand(self.n_memories), len(known)
-        if part is None:
-            logs, squares = self.log_mixing_weights[:, None], x.new_zeros(self.n_memories, 1)
-        else:
-            logs, squares = part._terms(x[:, kept], hidden[:, kept])
-        ratio = (1 + squares / dof[:, None]) / (1 + d / dof[:, None])
-        away = (x[:, None, known] - self.means[:, known])[..., None]  # (q, N, d, 1)
-        centres = self.means[:, column] + (slopes @ away)[..., 0, 0]
-        scales = rest.reshape(-1, 1) * ratio.sqrt()
+        logs, centres, scales, factors, dof = self._given(x, hidden, [column])
         shape = len(x), self.n_memories
-        return LineAt(logs.T.log_softmax(1).expand(shape), centres, scales.T.expand(shape), dof + d)
+        widths = (scales.reshape(-1, 1) * factors).T.expand(shape)
+        return LineAt(logs.T.log_softmax(1).expand(shape), centres[..., 0], widths, dof)
+
+    def _given(self, x: Tensor, seen: Tensor, free: list[int]) -> tuple[Tensor, ...]:
+        """Return components of free numbers, given what is seen of rows of one pattern of numbers.
+
+        They have log-weights (N, q), locations (q, N, f), scales for all rows and factors (N, q) of
+        these, and degrees of freedom (N,).
+        """
+        known = seen[0, : self.n_numbers]
+        part, kept = self._seeing_numbers(known)
+        places = known.nonzero()[:, 0].tolist()
+        dof, d = self.dof.expand(self.n_memories), len(places)
+        logs, squares = self.log_mixing_weights[:, None], self.memories.new_zeros(1, 1)
+        if part is not None:
+            logs, squares = part._terms(x[:, kept], seen[:, kept])
+        factors = ((1 + squares / dof[:, None]) / (1 + d / dof[:, None])).sqrt()
+        slopes, scales = self._regression(places, free)
+        away = (x[:, None, places] - self.means[:, places])[..., None]  # (q, N, d, 1)
+        return logs, self.means[:, free] + (slopes @ away)[..., 0], scales, factors, dof + d
 
     def marginal(self, columns: Any) -> Self:
         """Return the density of some columns alone: numbers, then categories, in the given order.
@@ -255,22 +263,15 @@ class StudentRows(WeightedMemory):
         seen = ~x.isnan()
         if bool(seen.all()):
             raise InvalidInputError("observed has no NaN, so no coordinate is left.")
-        part, kept = self._seeing_numbers(seen[:count])
-        if part is None:
-            return self._columns(list(range(count)), [])
-        x = x.nan_to_num(nan=0.0)
-        logs, squares = (each[:, 0] for each in part._terms(x[kept][None], seen[kept][None]))
+        free = (~seen[:count]).nonzero()[:, 0].tolist()
+        logs, means, scales, factors, dof = self._given(
+            x.nan_to_num(nan=0.0)[None], seen[None], free
+        )
         if bool((logs == -torch.inf).all()):
             raise InvalidInputError("What is observed has probability 0.")
-        known, free = (each.nonzero()[:, 0].tolist() for each in (seen[:count], ~seen[:count]))
-        dof = self.dof.expand(self.n_memories)
-        ratio = ((1 + squares / dof) / (1 + len(known) / dof)).sqrt()
-        slopes, scales = self._regression(known, free)
-        away = (x[known] - self.means[:, known])[..., None]
-        means = self.means[:, free] + (slopes @ away)[..., 0]
-        scales = scales * ratio.reshape(-1, *[1] * (scales.ndim - 1))
+        scales = scales * factors.reshape(-1, *[1] * (scales.ndim - 1))
         shares = [e for e, here in zip(self.shares, seen[count:].tolist(), strict=True) if not here]
-        return self._alike(self._of(means, shares, scales, dof + len(known), logs))
+        return self._alike(self._of(means[0], shares, scales, dof, logs[:, 0]))
 
     conditional = condition
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -252,9 +252,9 @@ class ConditionedTable:
         if self._coding.kinds[place] == "category":
             values = pd.Index(self._coding.categories[place], name=column)
             return pd.DataFrame(self._shares(place, x, seen), columns=values, index=index)
-        mean = np.empty(len(x))
-        for chosen, line in self._lines(x, seen, self._at[place]):
-            mean[chosen] = (line.log_weights.exp() * line.centres).sum(1).numpy()
+        mean = self._by_line(
+            place, x, seen, lambda line, _: (line.log_weights.exp() * line.centres).sum(1)
+        )
         if self._coding.kinds[place] == "time":
             return self._as_column(place, mean).set_axis(index).rename(column)
         return pd.Series(mean, index=index, name=column)
@@ -267,9 +267,8 @@ class ConditionedTable:
         """
         levels = probabilities(q)
         place, x, seen, _ = self._number(column, rows)
-        found = np.empty((len(x), levels.size))
-        for chosen, line in self._lines(x, seen, self._at[place]):
-            found[chosen] = _quantiles(line, levels.reshape(-1))
+        flat = levels.reshape(-1)
+        found = self._by_line(place, x, seen, lambda line, _: _quantiles(line, flat), len(flat))
         return self._as_values(place, found.reshape(len(x), *levels.shape))
 
     def interval(self, column: Any, level: float = 0.9, rows: Any = None) -> tuple[Any, Any]:
@@ -289,12 +288,13 @@ class ConditionedTable:
         except (TypeError, ValueError):
             words = f"value must be one {kind}, or one for each of the {len(x)} rows."
             raise InvalidInputError(words) from None
-        found = np.empty(len(x))
-        for chosen, line in self._lines(x, seen, self._at[place]):
+
+        def below(line: LineAt, chosen: Array) -> Array:
             weights, centres, scales, dof = (part.numpy() for part in line)
-            below = special.stdtr(dof, (points[chosen, None] - centres) / scales)
-            found[chosen] = (np.exp(weights) * below).sum(1)
-        return found
+            found = special.stdtr(dof, (points[chosen, None] - centres) / scales)
+            return np.asarray((np.exp(weights) * found).sum(1))
+
+        return self._by_line(place, x, seen, below)
 
     def fill(self, rows: Any) -> pd.DataFrame:
         """Return rows with gaps filled: the mean of a number, the most probable category."""
@@ -455,12 +455,15 @@ class ConditionedTable:
             raise InvalidInputError(f"{column!r} is a category, which has probabilities: predict.")
         return found
 
-    def _lines(self, x: Tensor, seen: Tensor, at: int) -> Iterator[tuple[Any, LineAt]]:
-        """Yield blocks of rows with the same known numbers, and a number given them."""
-        width = max(1, BLOCK_ENTRIES // (self.energy.n_memories * max(1, self.energy.n_numbers)))
-        for chosen, _ in patterns(seen[:, : self.energy.n_numbers]):
+    def _by_line(self, place: int, x: Tensor, seen: Tensor, function: Any, *shape: int) -> Array:
+        """Return a function of a number given the rest of each row, and of which rows. (q, ...)"""
+        found, numbers = np.empty((len(x), *shape)), seen[:, : self.energy.n_numbers]
+        width = max(1, BLOCK_ENTRIES // (self.energy.n_memories * numbers.shape[1]))
+        for chosen, _ in patterns(numbers):
             for rows in chosen.nonzero()[:, 0].split(width):
-                yield rows.numpy(), self.energy._line_given(x[rows], seen[rows], at)
+                line = self.energy._line_given(x[rows], seen[rows], self._at[place])
+                found[rows] = function(line, rows)
+        return found
 
     def _as_values(self, place: int, numbers: Array) -> Any:
         """Return numbers of a column as it holds them: times as times, in its time zone."""
