@@ -36,7 +36,7 @@ LARGEST = 1e6
 # Folds on which answers are blended, and the fewest rows for that: with fewer, the start is kept.
 FOLDS, FEWEST_BLENDED = 5, 10
 # Rows of a fold whose answers are judged: a budget of computation.
-MOST_JUDGED = 200
+MOST_JUDGED = 100
 # Logarithms of smaller probabilities are not blended.
 SMALLEST = 1e-6
 # Quantiles whose errors decide how answers are blended.

@@ -14,7 +14,7 @@ from torch import Tensor
 from isthmus import validation
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.incontext.storage import StoredModel
-from isthmus.incontext.tables.network import Components, TableConfig, TableNetwork, write_memory
+from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
 from isthmus.memories.table_mixture import StudentMixture, TableMixture
 from isthmus.printing import counted, listed
 
@@ -127,32 +127,40 @@ class ICLTables(StoredModel):
         """
         codes = np.zeros((len(table), 0), np.int64) if codes is None else codes
         table, codes = self._checked(table, codes, names)
-        counts = codes.max(0, initial=-1) + 1
-        columns = [_Column.of(values, name) for name, values in enumerate(table.T)]
-        varying = [index for index, column in enumerate(columns) if not column.constant]
-        if not varying and not codes.shape[1]:
+        location, scale, varying = _units(table)
+        numbers, counts = table.shape[1], codes.max(0, initial=-1) + 1
+        if not varying.any() and not codes.shape[1]:
             raise InvalidInputError(
                 "All rows of X are equal, so they say nothing about the spread of its columns."
             )
-        standard = np.zeros((len(table), 1))
-        if varying:
-            standard = np.stack([columns[index].standard(table[:, index]) for index in varying], 1)
+        standard = ((table - location) / scale)[:, varying] if varying.any() else 0.0 * codes[:, :1]
         place: int | None = None
-        if target is not None and target >= len(columns):
-            place = standard.shape[1] + target - len(columns)
-        elif target in varying:
-            place = varying.index(target)
-        written = [
-            self._read(standard[rows], codes[rows], counts, place)
-            for rows in self._parts(standard, codes, len(columns) ** 2 + int(counts.sum()))
+        if target is not None and target >= numbers:
+            place = standard.shape[1] + target - numbers
+        elif target is not None and varying[target]:
+            place = int(varying[:target].sum())
+        dtype, known = next(self.network.parameters()).dtype, torch.from_numpy(counts)[None]
+        parts = []
+        for rows in self._parts(standard, codes, numbers**2 + int(counts.sum())):
+            context, labels = (torch.from_numpy(each[rows])[None] for each in (standard, codes))
+            parts.append(write_memory(self.network, context.to(dtype), labels, known, place))
+        means, trils, dof, logs = (torch.cat([each[i][0] for each in parts]).double()
+                                   for i in range(4))  # fmt: skip
+        # In the units of all columns, the constant ones included.
+        all_means = means.new_zeros(len(logs), numbers)
+        all_trils = torch.eye(numbers).to(trils).repeat(len(logs), 1, 1)
+        if varying.any():
+            index = torch.from_numpy(np.flatnonzero(varying))
+            all_means[:, index] = means
+            all_trils[:, index[:, None], index] = trils
+        unit, shares = torch.from_numpy(scale), torch.cat([each.log_shares[0] for each in parts])
+        values = [
+            torch.cat([column[:, :count], column[:, -1:]], 1).softmax(1)
+            for column, count in zip(shares.double().unbind(1), counts.tolist(), strict=True)
         ]
-        return _assembled(written, columns, varying, counts.tolist())
-
-    def _read(self, context: Array, codes: Codes, counts: Codes, target: int | None) -> Components:
-        """Return what the network writes of a table in standard units."""
-        numbers = torch.from_numpy(context)[None].to(next(self.network.parameters()).dtype)
-        labels, values = (torch.from_numpy(each)[None] for each in (codes, counts))
-        return write_memory(self.network, numbers, labels, values, target)
+        all_means = all_means * unit + torch.from_numpy(location)
+        logs = logs - math.log(len(parts))
+        return TableMixture(all_means, values, all_trils * unit[:, None], dof, logs)
 
     def _parts(self, table: Array, codes: Codes, entries: int) -> list[NDArray[np.int64]]:
         """Return rows of parts of at most `max_rows`, which do not depend on the order of rows."""
@@ -214,51 +222,20 @@ def _without_copies(table: Array) -> Array:
     return rows if distinct >= DISTINCT * len(rows) else table
 
 
-class _Column:
-    """Location and scale of a column, computed without overflow."""
-
-    def __init__(self, location: float, scale: float, constant: bool) -> None:
-        self.location, self.scale, self.constant = location, scale, constant
-
-    @classmethod
-    def of(cls, values: Array, name: int) -> _Column:
-        known = values[~np.isnan(values)]
-        low, high = known.min(), known.max()
-        if low == high:
-            return cls(low, CONSTANT_WIDTH * (abs(low) or 1.0), True)
-        middle, half = low / 2 + high / 2, high / 2 - low / 2
-        if not SMALLEST_SPAN < half < LARGEST_SPAN:
-            raise InvalidInputError(
-                f"Column {name} of X goes from {low:.3g} to {high:.3g}, beyond what "
-                "double precision can normalise. Rescale it."
-            )
-        inside = (known - middle) / half
-        return cls(middle + half * inside.mean(), half * inside.std(), False)
-
-    def standard(self, values: Array) -> Array:
-        return (values - self.location) / self.scale
-
-
-def _assembled(
-    parts: list[Components], columns: list[_Column], varying: list[int], counts: list[int]
-) -> TableMixture:
-    """Return the average of the parts in the units of all columns, the constant ones included."""
-    means, trils, dof, logs = (torch.cat([part[i][0] for part in parts]).double() for i in range(4))
-    location = torch.tensor([column.location for column in columns], dtype=torch.float64)
-    scale = torch.tensor([column.scale for column in columns], dtype=torch.float64)
-    all_means = means.new_zeros(len(logs), len(columns))
-    all_trils = torch.eye(len(columns)).to(trils).repeat(len(logs), 1, 1)
-    if varying:
-        all_means[:, varying] = means
-        index = torch.tensor(varying)
-        all_trils[:, index[:, None], index] = trils
-    shares = torch.cat([part.log_shares[0] for part in parts]).double()  # (N, C, V + 1)
-    each = [
-        torch.cat([shares[:, column, :count], shares[:, column, -1:]], 1).softmax(1)
-        for column, count in enumerate(counts)
-    ]
-    all_means, all_trils = all_means * scale + location, all_trils * scale[:, None]
-    return TableMixture(all_means, each, all_trils, dof, logs - math.log(len(parts)))
+def _units(table: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return locations and scales of columns, without overflow, and which of them vary. (D,)"""
+    low, high = np.nanmin(table, 0), np.nanmax(table, 0)
+    middle, half, varying = low / 2 + high / 2, high / 2 - low / 2, low < high
+    wrong = varying & ~((half > SMALLEST_SPAN) & (half < LARGEST_SPAN))
+    for name in np.flatnonzero(wrong):
+        raise InvalidInputError(
+            f"Column {name} of X goes from {low[name]:.3g} to {high[name]:.3g}, beyond what "
+            "double precision can normalise. Rescale it."
+        )
+    inside = (table - middle) / np.where(varying, half, 1.0)
+    location = np.where(varying, middle + half * np.nanmean(inside, 0), low)
+    width = CONSTANT_WIDTH * np.where(low == 0, 1.0, np.abs(low))
+    return location, np.where(varying, half * np.nanstd(inside, 0), width), varying
 
 
 def as_numbers(X: Any) -> Array:
