@@ -35,14 +35,20 @@ def test_it_is_the_pretrained_model():
     assert not np.array_equal(drawn, density.sample(5, random_state=2))
 
 
-def test_missing_cells_of_rows_are_integrated_out():
+def test_gaps_and_frames_with_categories_are_taken():
     density = TableDensity().fit(IRIS)
-    rows = IRIS[:3].copy()
-    rows[0, 1] = rows[1, [0, 3]] = np.nan
-    found = density.score_samples(rows)
-    expected = float(density.energy_.marginal([0, 2, 3]).log_prob(torch.tensor(rows[0, [0, 2, 3]])))
-    assert found[0] == pytest.approx(expected)
-    assert found[2] == pytest.approx(density.score_samples(IRIS[2:3])[0])
+    rows = np.where(np.eye(3, 4), np.nan, IRIS[:3])
+    part = density.energy_.marginal([1, 2, 3])
+    assert density.score_samples(rows)[0] == pytest.approx(float(part.log_prob(rows[0, 1:])))
+    kind = np.repeat(["cat", "emu"], 30)
+    frame = pd.DataFrame({"kind": kind, "legs": np.where(kind == "emu", 2, 4), "x": RNG.random(60)})
+    frame.loc[3, "kind"] = None
+    density = TableDensity().fit(frame)
+    assert np.isfinite(density.score_samples(frame)).all()
+    assert density.predict("kind", {"legs": 2}).idxmax(axis=1).iloc[0] == "emu"
+    assert (density.sample(4, 0, given={"kind": "emu"}).kind == "emu").all()
+    assert (density.fill(frame).kind == fill_rows(frame).kind).all()
+    assert TableDensity().fit(frame[["legs", "x"]]).predict("x", {"legs": 2}).shape == (1,)
 
 
 def given(known: list[float]) -> tuple[np.ndarray, np.ndarray]:

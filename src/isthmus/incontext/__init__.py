@@ -3,8 +3,8 @@
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.evaluation import Evaluation, evaluate
 from isthmus.incontext.model import ICLEBM, ContextEnergy, pretrained
-from isthmus.incontext.tables.density import TableDensity, fill_rows, score_rows
-from isthmus.incontext.tables.estimators import TableClassifier, TableRegressor
+from isthmus.incontext.tables.density import fill_rows, score_rows
+from isthmus.incontext.tables.estimators import TableClassifier, TableDensity, TableRegressor
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
 from isthmus.incontext.tables.outliers import RowScores

@@ -1,27 +1,19 @@
-"""The in-context density of tables for users: an estimator, scores of rows, and filled cells."""
+"""Functions of tables in context: scores of rows, and filled cells."""
 
 from __future__ import annotations
 
-from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, DensityMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
-from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables, as_numbers
 from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores
 from isthmus.incontext.tables.questions import ConditionedTable, read_frame, read_numbers
 from isthmus.memories.base import generator_for
-from isthmus.memories.table_mixture import StudentMixture, TableMixture
-from isthmus.plotting import Plottable
-from isthmus.rows import checked_table
 from isthmus.tables.encoding import is_mixed
 from isthmus.validation import as_count, as_number, as_seed, require_kind
 
@@ -157,126 +149,3 @@ def fill_rows(
         drawn = density.conditional(points[row]).sample(draws, seed=generator)
         filled[:, row, points[row].isnan()] = torch.as_tensor(drawn)
     return filled.numpy()
-
-
-def _asking(name: str) -> Any:
-    """Return the method of :class:`ConditionedTable` of this name as one of an estimator."""
-    question = getattr(ConditionedTable, name)
-
-    @wraps(question)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        check_is_fitted(self)
-        return getattr(self.table_, name)(*args, **kwargs)
-
-    return method
-
-
-class TableDensity(Plottable, DensityMixin, BaseEstimator):
-    """Density of small tables by a pretrained transformer, with scikit-learn's interface.
-
-    :meth:`fit` conditions the model on the table; there are no parameters to tune. The methods are
-    those of :class:`sklearn.neighbors.KernelDensity`, and the questions of a
-    :class:`ConditionedTable`. NaN marks missing cells, in ``fit`` and in
-    ``score_samples``, which then returns the log-density of the other cells. Data frames may hold
-    categories, truth values and times.
-
-    Parameters
-    ----------
-    model : str or Path
-        ``"tables"``, or a folder of another trained :class:`~isthmus.incontext.ICLTables`.
-
-    Attributes
-    ----------
-    energy_ : StudentMixture or TableMixture
-        The density, with ``marginal``, ``conditional`` and ``conditional_mean``.
-    table_ : ConditionedTable
-        What answers questions.
-    n_features_in_ : int
-    feature_names_in_ : ndarray of str
-        If the table is a data frame.
-
-    References
-    ----------
-    Hollmann et al., "TabPFN: A Transformer That Solves Small Tabular Classification Problems in a
-    Second", ICLR 2023; Schaeffer et al., 2024, arXiv:2402.10202.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from isthmus.incontext import TableDensity
-    >>> X = load_iris().data
-    >>> density = TableDensity().fit(X[::2])
-    >>> density.score(X[1::2]) > density.score(X[1::2] + 1)
-    True
-    >>> density.sample(3, random_state=0).shape
-    (3, 4)
-    """
-
-    energy_: StudentMixture | TableMixture
-    table_: ConditionedTable
-
-    log_prob, outliers, conditional = map(_asking, ("log_prob", "outliers", "conditional"))
-    quantile, interval, cdf, fill = map(_asking, ("quantile", "interval", "cdf", "fill"))
-
-    def __init__(self, model: str | Path = "tables") -> None:
-        self.model = model
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Condition the model on a table (n, D) of at least 5 rows; y is ignored."""
-        reader = pretrained(self.model)
-        if is_mixed(X):
-            self.table_ = read_frame(reader, X)
-            self.n_features_in_ = len(self.table_.columns)
-            self.feature_names_in_ = np.array(self.table_.columns, dtype=object)
-        else:
-            table = self._rows(X, ensure_min_samples=FEWEST_ROWS)
-            self.table_ = read_numbers(reader, table, getattr(self, "feature_names_in_", None))
-        self.energy_ = self.table_.energy
-        return self
-
-    def _rows(self, X: Any, **options: Any) -> Any:
-        gaps: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
-        return checked_table(self, X, **gaps, **options)
-
-    def _as_fitted(self, X: Any) -> Any:
-        """Return rows as the table reads them: frames, or checked arrays of numbers."""
-        check_is_fitted(self)
-        return X if isinstance(self.energy_, TableMixture) else self._rows(X, reset=False)
-
-    def predict(self, column: Any, rows: Any = None) -> Any:
-        """Return a :meth:`ConditionedTable.predict` of a column.
-
-        With a table alone, return the component with the largest share of each row, as mixtures of
-        scikit-learn do.
-        """
-        check_is_fitted(self)
-        if rows is not None or isinstance(column, str) or not np.ndim(column):
-            return self.table_.predict(column, rows)
-        points, seen = self.table_._read(self._as_fitted(column))
-        return self.energy_._responsibilities(points, seen).argmax(1).numpy()
-
-    def score_samples(self, X: Any) -> Array:
-        """Return the log-density of each row. (n, D) -> (n,)."""
-        return self.table_.log_prob(self._as_fitted(X))
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the total log-density of the rows; y is ignored."""
-        return float(self.score_samples(X).sum())
-
-    def sample(self, n_samples: int = 1, random_state: Any = None, given: Any = None) -> Any:
-        """Draw rows from the density: (n_samples, D), or a data frame with categories or `given`.
-
-        `given` is a dictionary of values that rows must have.
-        """
-        check_is_fitted(self)
-        count = as_count(n_samples, "n_samples")
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-        if given or isinstance(self.energy_, TableMixture):
-            return self.table_.sample(count, given, seed)
-        drawn: Array = as_arrays(self.energy_.sample(count, seed=seed))
-        return drawn
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags

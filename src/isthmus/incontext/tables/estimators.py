@@ -1,10 +1,11 @@
-"""Classes and numbers predicted from a table in context, with scikit-learn's interface."""
+"""Densities, classes and numbers from a table in context, with scikit-learn's interface."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from copy import copy
+from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,20 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, DensityMixin, RegressorMixin, clone
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import KFold
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_is_fitted, column_or_1d
 
 from isthmus.distribution import probabilities
+from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError
 from isthmus.extras import require
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array
-from isthmus.incontext.tables.questions import MOST_VALUES, ConditionedTable, read_frame
+from isthmus.incontext.tables.questions import (
+    MOST_VALUES,
+    ConditionedTable,
+    read_frame,
+    read_numbers,
+)
+from isthmus.memories.table_mixture import StudentMixture, TableMixture
+from isthmus.plotting import Plottable
 from isthmus.rows import checked_table
 from isthmus.tables.encoding import as_frame, is_mixed
+from isthmus.validation import as_count
 
 # The name of the column to predict, beside those of X.
 TARGET = "(target)"
@@ -43,19 +54,149 @@ SMALLEST = 1e-6
 LEVELS = np.arange(1, 10) / 10
 
 
-class _TablePredictor(BaseEstimator):
-    """Condition the model of tables on rows and what to predict, and ask for it."""
+class _OfTables(BaseEstimator):
+    """An estimator that conditions the model of tables on rows."""
 
     table_: ConditionedTable
+
+    def __init__(self, model: str | Path = "tables") -> None:
+        self.model = model
+
+    def _rows(self, X: Any, reset: bool = False) -> Any:
+        """Return a frame with other columns than numbers, or a checked array."""
+        if is_mixed(X):
+            frame = as_frame(X)
+            names = np.array(frame.columns, dtype=object)
+            if reset:
+                self.n_features_in_, self.feature_names_in_ = len(names), names
+            elif list(getattr(self, "feature_names_in_", names)) != list(names):
+                raise InvalidInputError("X must have the columns of the fit, in their order.")
+            return frame
+        rows = {"ensure_min_samples": FEWEST_ROWS} if reset else {"reset": False}
+        return checked_table(self, X, dtype=np.float64, ensure_all_finite="allow-nan", **rows)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+def _asking(name: str) -> Any:
+    """Return the method of :class:`ConditionedTable` of this name as one of an estimator."""
+    question = getattr(ConditionedTable, name)
+
+    @wraps(question)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check_is_fitted(self)
+        return getattr(self.table_, name)(*args, **kwargs)
+
+    return method
+
+
+class TableDensity(Plottable, DensityMixin, _OfTables):
+    """Density of small tables by a pretrained transformer, with scikit-learn's interface.
+
+    :meth:`fit` conditions the model on the table; there are no parameters to tune. The methods are
+    those of :class:`sklearn.neighbors.KernelDensity`, and the questions of a
+    :class:`ConditionedTable`. NaN marks missing cells, in ``fit`` and in
+    ``score_samples``, which then returns the log-density of the other cells. Data frames may hold
+    categories, truth values and times.
+
+    Parameters
+    ----------
+    model : str or Path
+        ``"tables"``, or a folder of another trained :class:`~isthmus.incontext.ICLTables`.
+
+    Attributes
+    ----------
+    energy_ : StudentMixture or TableMixture
+        The density, with ``marginal``, ``conditional`` and ``conditional_mean``.
+    table_ : ConditionedTable
+        What answers questions.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If the table is a data frame.
+
+    References
+    ----------
+    Hollmann et al., "TabPFN: A Transformer That Solves Small Tabular Classification Problems in a
+    Second", ICLR 2023; Schaeffer et al., 2024, arXiv:2402.10202.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from isthmus.incontext import TableDensity
+    >>> X = load_iris().data
+    >>> density = TableDensity().fit(X[::2])
+    >>> density.score(X[1::2]) > density.score(X[1::2] + 1)
+    True
+    >>> density.sample(3, random_state=0).shape
+    (3, 4)
+    """
+
+    energy_: StudentMixture | TableMixture
+
+    log_prob, outliers, conditional = map(_asking, ("log_prob", "outliers", "conditional"))
+    quantile, interval, cdf, fill = map(_asking, ("quantile", "interval", "cdf", "fill"))
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Condition the model on a table (n, D) of at least 5 rows; y is ignored."""
+        reader, rows = pretrained(self.model), self._rows(X, reset=True)
+        if is_mixed(X):
+            self.table_ = read_frame(reader, rows)
+        else:
+            self.table_ = read_numbers(reader, rows, getattr(self, "feature_names_in_", None))
+        self.energy_ = self.table_.energy
+        return self
+
+    def _as_fitted(self, X: Any) -> Any:
+        """Return rows as the table reads them: frames, or checked arrays of numbers."""
+        check_is_fitted(self)
+        return X if isinstance(self.energy_, TableMixture) else self._rows(X)
+
+    def predict(self, column: Any, rows: Any = None) -> Any:
+        """Return a :meth:`ConditionedTable.predict` of a column.
+
+        With a table alone, return the component with the largest share of each row, as mixtures of
+        scikit-learn do.
+        """
+        check_is_fitted(self)
+        if rows is not None or isinstance(column, str) or not np.ndim(column):
+            return self.table_.predict(column, rows)
+        points, seen = self.table_._read(self._as_fitted(column))
+        return self.energy_._responsibilities(points, seen).argmax(1).numpy()
+
+    def score_samples(self, X: Any) -> Array:
+        """Return the log-density of each row. (n, D) -> (n,)."""
+        return self.table_.log_prob(self._as_fitted(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the total log-density of the rows; y is ignored."""
+        return float(self.score_samples(X).sum())
+
+    def sample(self, n_samples: int = 1, random_state: Any = None, given: Any = None) -> Any:
+        """Draw rows from the density: (n_samples, D), or a data frame with categories or `given`.
+
+        `given` is a dictionary of values that rows must have.
+        """
+        check_is_fitted(self)
+        count = as_count(n_samples, "n_samples")
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        if given or isinstance(self.energy_, TableMixture):
+            return self.table_.sample(count, given, seed)
+        drawn: Array = as_arrays(self.energy_.sample(count, seed=seed))
+        return drawn
+
+
+class _TablePredictor(_OfTables):
+    """Condition the model of tables on rows and what to predict, and ask for it."""
+
     linear_: Any
     blend_: Array
     # The linear model that is asked too; where the search for `blend_` starts, and its bounds.
     _linear: ClassVar[Any]
     _start: ClassVar[tuple[float, float]]
     _bounds: ClassVar[list[tuple[float, float]]]
-
-    def __init__(self, model: str | Path = "tables") -> None:
-        self.model = model
 
     @abstractmethod
     def _answers(self, frame: Any) -> Array:
@@ -130,32 +271,15 @@ class _TablePredictor(BaseEstimator):
         indicators = self.table_.energy._flags(x, seen)[:, :-1].numpy()
         return np.concatenate([np.clip(standard, -LARGEST, LARGEST), indicators], 1)
 
-    def _frame(self, X: Any, reset: bool) -> Any:
+    def _frame(self, X: Any, reset: bool = False) -> Any:
         """Return rows of X as a data frame whose columns have numbers for names."""
         require("pandas")
         import pandas as pd
 
-        mixed = is_mixed(X) and hasattr(X, "columns")
-        if mixed:
-            frame = as_frame(X)
-            names = np.array(frame.columns, dtype=object)
-            if reset:
-                self.n_features_in_, self.feature_names_in_ = len(names), names
-            elif list(getattr(self, "feature_names_in_", names)) != list(names):
-                raise InvalidInputError("X must have the columns of the fit, in their order.")
-            return frame.set_axis(range(frame.shape[1]), axis=1)
-        rows = {"ensure_min_samples": FEWEST_ROWS} if reset else {"reset": False}
-        table = checked_table(self, X, dtype=np.float64, ensure_all_finite="allow-nan", **rows)
-        return pd.DataFrame(table)
-
-    def _rows(self, X: Any) -> Any:
-        check_is_fitted(self)
-        return self._frame(X, reset=False)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
+        if not reset:
+            check_is_fitted(self)
+        frame = pd.DataFrame(self._rows(X, reset))
+        return frame.set_axis(range(frame.shape[1]), axis=1)
 
 
 class TableClassifier(ClassifierMixin, _TablePredictor):
@@ -210,7 +334,7 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
 
     def predict_proba(self, X: Any) -> Array:
         """Return probabilities of the classes. (n, classes)"""
-        answers = self._answers(self._rows(X))
+        answers = self._answers(self._frame(X))
         shares: Array = np.exp(self._pooled(self.blend_, answers))
         return shares
 
@@ -284,13 +408,13 @@ class TableRegressor(RegressorMixin, _TablePredictor):
 
     def predict(self, X: Any) -> Array:
         """Return the conditional mean for each row. (n,)"""
-        answers = self._answers(self._rows(X), np.empty(0))
+        answers = self._answers(self._frame(X), np.empty(0))
         return self._moved(self.blend_, answers, answers[:, 0])
 
     def predict_quantile(self, X: Any, q: Any = 0.5) -> Array:
         """Return conditional quantiles: (n,), or (n, Q) for several probabilities `q`."""
         levels = probabilities(q)
-        answers = self._answers(self._rows(X), levels.reshape(-1))
+        answers = self._answers(self._frame(X), levels.reshape(-1))
         found = self._moved(self.blend_, answers, answers[:, 2:].T).T
         return found.reshape(len(found), *levels.shape)
 
