@@ -50,9 +50,7 @@ class Frame(NamedTuple):
     unit: Tensor  # (D,)
     maps: Tensor | None  # of points and 1 to whitened points, of full shapes: (N D, D + 1)
     constants: Tensor  # logarithms of weight times normaliser (N,)
-    log_shares: (
-        Tensor | None
-    )  # of all values of categories, and of one that never occurs (N, S + 1)
+    log_shares: Tensor | None  # of all values, and of one that never occurs: (N, S + 1)
 
 
 class StudentRows(WeightedMemory):
@@ -89,6 +87,13 @@ class StudentRows(WeightedMemory):
     def shares(self) -> list[Tensor]:
         """Probabilities of the values of each category in each component, (N, V) each."""
         return [getattr(self, f"shares_{place}") for place in range(len(self.n_values))]
+
+    @property
+    def _widths(self) -> Tensor:
+        """Scales of the components: (N, D, D), or their diagonals (N, D)."""
+        scales = self.scale_trils if self.scale_trils.ndim else self.scale_trils[None]
+        scales = scales if scales.ndim > 1 else scales[:, None]
+        return scales if scales.ndim == 3 else scales.expand(self.n_memories, self.n_numbers)
 
     def log_normalizer(self) -> Tensor:
         """Return the log-normaliser log Z, the logarithm of the total weight: a scalar tensor."""
@@ -131,12 +136,8 @@ class StudentRows(WeightedMemory):
 
     def _columns(self, places: list[int], shares: list[Tensor]) -> Self:
         """Return the density of some numbers and categories alone."""
-        scales = self.scale_trils
-        if scales.ndim == 3 and places:
-            scales = _refactored(scales[:, places])
-        elif scales.ndim == 2:
-            scales = scales[:, places]
-        means = self.means[:, places]
+        scales, means = self._widths[:, places], self.means[:, places]
+        scales = _refactored(scales) if scales.ndim == 3 and places else scales
         return self._alike(self._of(means, shares, scales, self.dof, self.log_weights))
 
     def _score(self, x: Tensor) -> Tensor:
@@ -269,7 +270,7 @@ class StudentRows(WeightedMemory):
         )
         if bool((logs == -torch.inf).all()):
             raise InvalidInputError("What is observed has probability 0.")
-        scales = scales * factors.reshape(-1, *[1] * (scales.ndim - 1))
+        scales = scales * (factors if scales.ndim == 2 else factors[..., None])
         shares = [e for e, here in zip(self.shares, seen[count:].tolist(), strict=True) if not here]
         return self._alike(self._of(means[0], shares, scales, dof, logs[:, 0]))
 
@@ -277,12 +278,9 @@ class StudentRows(WeightedMemory):
 
     def _regression(self, known: list[int], free: list[int]) -> tuple[Tensor, Tensor]:
         """Return slopes of free numbers on known ones (N, f, d), and their scales given these."""
-        d, scales = len(known), self.scale_trils
-        if scales.ndim < 3:
-            scales = scales[:, free] if scales.ndim == 2 else scales
-            return self.memories.new_zeros(self.n_memories, len(free), d), scales
-        if not free:
-            return scales[:, :0, :d], scales.new_ones(())
+        d, scales = len(known), self._widths
+        if scales.ndim == 2 or not free:
+            return scales.new_zeros(self.n_memories, len(free), d), scales[:, free]
         joint = _refactored(scales[:, known + free])
         lower, cross = joint[:, :d, :d], joint[:, d:, :d]
         slopes = torch.linalg.solve_triangular(lower, cross, upper=False, left=False)
@@ -297,7 +295,7 @@ class StudentRows(WeightedMemory):
         return Line.of(one.log_mixing_weights, one.means[:, 0], one.scale_trils.reshape(-1), kernel)
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
-        centres, scales = self.means[chosen], self.scale_trils
+        centres, scales = self.means[chosen], self._widths[chosen]
         noise = torch.empty_like(centres).normal_(generator=generator)
         if self.n_numbers:
             half = (0.5 * self.dof.double().expand(self.n_memories))[chosen]
@@ -305,12 +303,7 @@ class StudentRows(WeightedMemory):
             drawn = torch._standard_gamma(finite, generator=generator) / finite
             drawn = torch.where(half.isinf(), 1.0, drawn.clamp(min=torch.finfo(drawn.dtype).tiny))
             noise = noise / drawn.sqrt()[:, None].to(noise.dtype)
-        if scales.ndim == 3:
-            noise = (scales[chosen] @ noise[..., None])[..., 0]
-        else:
-            noise = noise * (
-                scales if scales.ndim == 0 else scales[chosen].reshape(len(chosen), -1)
-            )
+        noise = (scales @ noise[..., None])[..., 0] if scales.ndim == 3 else scales * noise
         columns = [centres + noise]
         for each in self.shares:
             uniform = torch.rand(len(chosen), 1, generator=generator, dtype=torch.float64,
@@ -325,23 +318,20 @@ class StudentRows(WeightedMemory):
         return self._kept("frame", self._make_frame)
 
     def _make_frame(self) -> Frame:
-        scales, dim = self.scale_trils, self.n_numbers
-        widths = scales.detach().abs()
+        scales, dim = self._widths, self.n_numbers
         each = scales.diagonal(dim1=1, dim2=2) if scales.ndim == 3 else scales
-        each = each if each.ndim == 2 else each.reshape(-1, 1)  # diagonals of the scales
-        unit = widths.amax((0, 2)) if scales.ndim == 3 else widths.reshape(each.shape).amax(0)
-        unit = unit.expand(dim)
+        unit = scales.detach().abs().amax((0, 2) if scales.ndim == 3 else 0)
         centre = _mean(self.means.detach())
         means, maps = (self.means - centre) / unit, None
         if scales.ndim < 3:
-            inverse = (each / unit).expand_as(means).reciprocal()
+            inverse = (each / unit).reciprocal()
         else:
             identity = torch.eye(dim, dtype=unit.dtype, device=unit.device)
             lower = (scales / unit[:, None]).tril()
             inverse = torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)
             maps = torch.cat([inverse, -(inverse @ means[..., None])], 2).flatten(0, 1)
         constants = log_gamma_ratio(self.dof.double(), dim) - 0.5 * dim * math.log(2 * math.pi)
-        constants = constants.to(means.dtype) - each.log().expand_as(means).sum(1)
+        constants = constants.to(means.dtype) - each.log().sum(1)
         if self.log_weights is not None:
             constants = constants + self.log_weights
         log_shares = None
