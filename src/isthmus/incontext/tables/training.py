@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -203,41 +202,29 @@ def loss_of(network: TableNetwork, task: Task, conditional: bool) -> Tensor:
     return 0.15 * whole - last.mean() if task.asked else whole - 0.3 * last.mean()
 
 
-class HeldOutTables:
-    """Mean negative log-density of fresh rows, for each column, on fixed synthetic tables.
+def held_out_score(mixed: bool) -> Callable[[Any], float]:
+    """Return the mean negative log-density of fresh rows, for each column, on fixed tables.
 
-    With categories, also that of the last column given the others, where it is asked for.
+    With categories, it is averaged with that of the last column given the others, where it is
+    asked for: a category, or a number.
     """
-
-    def __init__(self, mixed: bool = False) -> None:
-        self.mixed = mixed
-
-    @cached_property
-    def tasks(self) -> list[Task]:
-        """Contexts and fresh rows of each shape."""
-        rng = np.random.default_rng(HELD_OUT_SEED)
-        tasks = [Task.of(draw_batch(rng, HELD_OUT_TABLES, n, 128, D)) for D, n in HELD_OUT_SHAPES]
-        for D, C, n in HELD_OUT_MIXED if self.mixed else ():
-            batch = draw_mixed(rng, HELD_OUT_TABLES, n, 128, D, C)
-            tasks += [Task.of(batch, asked, asked and n > 64) for asked in (False, True)]
-        return tasks
-
-    def scores(self, network: Any) -> dict[str, float]:
-        """Return mean scores in nats: of numbers, of mixed rows, of categories, of a number."""
-        found: dict[str, list[float]] = {}
-        for task in self.tasks:
-            joint, last = task.log_probs(network)
-            kind = "mixed" if task.codes.shape[2] else "numbers"
-            if task.asked:
-                kind = "number given others" if task.number else "category given others"
-            value = float(last.mean()) if task.asked else float(joint.mean()) / task.width
-            found.setdefault(kind, []).append(-value)
-        return {kind: float(np.mean(values)) for kind, values in found.items()}
+    rng = np.random.default_rng(HELD_OUT_SEED)
+    tasks = [Task.of(draw_batch(rng, HELD_OUT_TABLES, n, 128, D)) for D, n in HELD_OUT_SHAPES]
+    for D, C, n in HELD_OUT_MIXED if mixed else ():
+        batch = draw_mixed(rng, HELD_OUT_TABLES, n, 128, D, C)
+        tasks += [Task.of(batch, asked, asked and n > 64) for asked in (False, True)]
 
     @torch.no_grad()
-    def __call__(self, network: Any) -> float:
-        """Return the mean score of a network in nats."""
-        return float(np.mean(list(self.scores(network).values())))
+    def score(network: Any) -> float:
+        found: dict[tuple[bool, bool], list[float]] = {}
+        for task in tasks:
+            joint, last = task.log_probs(network)
+            value = float(last.mean()) if task.asked else float(joint.mean()) / task.width
+            kind = task.asked, task.number if task.asked else task.codes.shape[2] > 0
+            found.setdefault(kind, []).append(-value)
+        return float(np.mean([np.mean(values) for values in found.values()]))
+
+    return score
 
 
 class TableRecipe(TrainingRecipe):
@@ -272,7 +259,7 @@ class TableRecipe(TrainingRecipe):
 
     def held_out(self) -> Callable[[Any], float]:
         """Return the held-out score of a network."""
-        return HeldOutTables(self.settings.mixed > 0)
+        return held_out_score(self.settings.mixed > 0)
 
     def finished(self, weights: Weights) -> ICLTables:
         """Return the model with the given weights."""
