@@ -388,7 +388,7 @@ class ConditionedTable:
         ----------
         rows : data frame, dict, list of dict, or array
         level : float
-            A row is an outlier if its p-value is below this percentage.
+            A row is an outlier if fewer than this percentage of draws are less likely.
         draws, seed : int
         """
         level, draws = as_number(level, "level", above=0, below=100), as_count(draws, "draws")
