@@ -1,4 +1,7 @@
-"""Features of a context that do not change with the order of rows or columns, or with signs."""
+"""What the network reads of a context, whatever the order of rows and columns, signs and names.
+
+Of categories, it reads equality and frequencies, never names or their order.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,10 @@ LEFT_OUT = len(WHITE_BANDWIDTHS) + len(PLAIN_BANDWIDTHS)
 CELL, ODD, ROW, PAIR = 11, 3, 12 + 2 * LEFT_OUT, 6
 # Tables with more columns are described to the network as if they had this many.
 MOST_COLUMNS = 24
+# Features of a categorical cell, of a numeric cell, of a row and of a pair of rows.
+CATEGORY_CELL, NUMBER_CELL, MIXED_ROW, MIXED_PAIR = 11, 4, 11, 8
+# Categorical columns whose values each get a component of their own.
+GROUPED = 3
 
 
 class Features(NamedTuple):
@@ -186,3 +193,203 @@ def column_resolution(table: Tensor) -> Tensor:
 def width_floor(resolution: Tensor) -> Tensor:
     """Return the standard deviation of a Gaussian whose density is at most 1 / resolution."""
     return resolution / math.sqrt(2 * math.pi)
+
+
+class Categories(NamedTuple):
+    """What the network reads of categories of contexts, and of the target column."""
+
+    one_hot: Tensor  # (B, n, C, V): indicators; for a missing cell, the frequencies of its column
+    known: Tensor  # (B, n, C) of 0 and 1
+    valid: Tensor  # (B, C, V) of 0 and 1: values that each column has
+    frequency: Tensor  # (B, C, V)
+    cell: Tensor  # (B, n, C, CATEGORY_CELL)
+    number_cell: Tensor  # (B, n, D, NUMBER_CELL)
+    row: Tensor  # (B, n, MIXED_ROW)
+    pair: Tensor  # (B, n, n, MIXED_PAIR)
+    grouped: Tensor  # (B, G): columns whose values get components, the target first
+
+
+@torch.no_grad()
+def read_categories(
+    found: Features, codes: Tensor, counts: Tensor, target: int | None
+) -> Categories:
+    """Return the features of codes (B, n, C), -1 if missing; columns have `counts` (B, C) values.
+
+    `target` is a column to be predicted: a number, or, from D on, a category.
+    """
+    x, (_, size, columns) = found.x, codes.shape
+    dtype, numbers = x.dtype, x.shape[2]
+    most = int(counts.max()) if counts.numel() else 1
+    index = torch.arange(most, device=codes.device)
+    flags = (codes[..., None] == index).to(dtype)  # (B, n, C, V)
+    known = (codes >= 0).to(dtype)
+    valid = (index < counts[..., None]).to(dtype)
+    held = known.sum(1).clamp(min=1)
+    frequency = flags.sum(1) / held[..., None]
+    one_hot = flags + (1 - known)[..., None] * frequency[:, None]
+    association = associations(x, one_hot, frequency, counts)
+    relevance, is_target, same = _about_target(found, one_hot, association, target)
+    surprise = -(frequency + 1 / (size + 1)).log()
+    pair, disagreement = _pairs(x, one_hot, surprise, relevance, same)
+    gain = _gains(found.pair[..., 5], disagreement, one_hot, frequency, known, target, numbers)
+    apart = association - torch.diag_embed(association.diagonal(dim1=1, dim2=2))
+    strongest = apart.amax(-1) if apart.shape[-1] else apart.sum(-1)
+    others = max(1, columns + numbers - 1)
+    told = torch.stack([strongest, apart.sum(-1) / others, relevance, is_target], -1)
+    own = [
+        (flags * surprise[:, None]).sum(-1) - 1,
+        (flags * (frequency * held[..., None] + 1e-9).log()[:, None]).sum(-1) / 4,
+        gain,
+    ]
+    entropy = (frequency * surprise).sum(-1)
+    share = 1 / known.sum(1, keepdim=True).clamp(min=1)
+    whole = [counts.to(dtype).log() / 2 - 0.5, entropy - 1]
+    each = torch.cat([torch.stack(whole, -1), told[:, numbers:]], -1)[:, None]
+    mean_gain = ((gain * known).sum(1, keepdim=True) * share).expand_as(gain)
+    here = known[..., None]
+    parts = [torch.stack(own, -1) * here, each.expand(-1, size, -1, -1), mean_gain[..., None]]
+    cell = torch.cat([*parts, 1 - here], -1)
+    row = _rows(cell, disagreement, mean_gain, is_target, (size, numbers, columns), target)
+    score = (apart.sum(-1) + 100 * relevance + 1e6 * is_target)[:, numbers:]
+    return Categories(
+        one_hot=one_hot,
+        known=known,
+        valid=valid,
+        frequency=frequency,
+        cell=cell,
+        number_cell=told[:, None, :numbers].expand(-1, size, -1, -1),
+        row=row,
+        pair=pair,
+        grouped=score.topk(min(GROUPED, columns), -1).indices,
+    )
+
+
+def associations(x: Tensor, one_hot: Tensor, frequency: Tensor, counts: Tensor) -> Tensor:
+    """Return squared correlations of all columns, from 0 to 1. (B, D + C, D + C).
+
+    They are r^2, the correlation ratio, and Cramér's V^2, each less its expectation for
+    independent columns.
+    """
+    size, numbers = x.shape[1:]
+    columns, most = one_hot.shape[2:]
+    scaled = (one_hot - frequency[:, None]) / (frequency[:, None] + 1e-9).sqrt()
+    deviation = x.square().mean(1, keepdim=True).sqrt() + 1e-6
+    joint = torch.cat([x / deviation, scaled.flatten(2)], -1)
+    squares = (joint.transpose(1, 2) @ joint / size).square()
+    if columns:
+        parts = squares[..., numbers:].unflatten(-1, (columns, most)).sum(-1)
+        squares = torch.cat([squares[..., :numbers], parts], -1)
+        parts = squares[:, numbers:].unflatten(1, (columns, most)).sum(2)
+        squares = torch.cat([squares[:, :numbers], parts], 1)
+    freedom = torch.cat([torch.ones_like(x[:, 0]), (counts - 1).to(x.dtype)], -1)
+    both = freedom[:, :, None] * freedom[:, None, :]
+    least = torch.minimum(freedom[:, :, None], freedom[:, None, :]).clamp(min=1)
+    chance = both / size
+    return ((squares - chance) / (least - chance).clamp(min=0.5)).clamp(0, 1)
+
+
+def _about_target(
+    found: Features, one_hot: Tensor, association: Tensor, target: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return relevances of columns (B, D + C), which is the target, and agreement in it."""
+    x, numbers = found.x, found.x.shape[2]
+    is_target = torch.zeros_like(association[:, 0])
+    same = x.new_zeros(len(x), x.shape[1], x.shape[1], 2)
+    if target is None:
+        return torch.zeros_like(is_target), is_target, same
+    is_target[:, target] = 1
+    if target < numbers:
+        away = (x[:, :, None, target] - x[:, None, :, target]).abs()
+        same = torch.stack([(-2 * away.square()).exp(), 0.3 * (away + 0.02).log()], -1)
+    else:
+        one = one_hot[:, :, target - numbers]
+        same = torch.stack([one @ one.transpose(1, 2), torch.zeros_like(same[..., 0])], -1)
+    return association[:, target] * (1 - is_target), is_target, same
+
+
+def _pairs(
+    x: Tensor, one_hot: Tensor, surprise: Tensor, relevance: Tensor, same: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return features of pairs of rows (B, n, n, MIXED_PAIR), and shares of unequal categories."""
+    columns, numbers = one_hot.shape[2], x.shape[2]
+    flat = one_hot.flatten(2)
+    agreement = flat @ flat.transpose(1, 2)
+    weights = surprise / (surprise.mean((1, 2), keepdim=True) + 1e-6)
+    rare = (one_hot * weights[:, None]).flatten(2) @ flat.transpose(1, 2)
+    disagreement = 1 - agreement / max(1, columns)
+    weighted = torch.zeros_like(agreement)
+    if bool(relevance.any()):
+        root = ((relevance + 0.01) / (relevance + 0.01).sum(-1, keepdim=True)).sqrt()[:, None]
+        scaled = torch.cat(
+            [0.7 * x * root[..., :numbers], (one_hot * root[..., numbers:, None]).flatten(2)], -1
+        )
+        weighted = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist")
+    some = float(columns > 0)
+    pair = [
+        some * (1 - disagreement),
+        some * rare / max(1, columns) / 2,
+        some * torch.log1p((columns * disagreement).clamp(min=0)),
+        some * (-columns * disagreement).exp(),
+        0.5 * (weighted + 0.02).log() * bool(relevance.any()),
+        weighted,
+    ]
+    return torch.cat([torch.stack(pair, -1), same], -1), disagreement
+
+
+def _gains(
+    squares: Tensor,
+    disagreement: Tensor,
+    one_hot: Tensor,
+    frequency: Tensor,
+    known: Tensor,
+    target: int | None,
+    numbers: int,
+) -> Tensor:
+    """Return how much better neighbours predict each category than its frequency, in nats."""
+    size, columns = one_hot.shape[1:3]
+    if not columns:
+        return known
+    if target is not None and target >= numbers:
+        one = one_hot[:, :, target - numbers]
+        disagreement = disagreement - (1 - one @ one.transpose(1, 2)) / columns
+    near = max(1, min(size - 1, round(math.sqrt(size))))
+    unit = squares.kthvalue(near + 1, -1, keepdim=True).values + 1e-2
+    logits = -2 * squares / unit - 2 * min(columns, 8) * disagreement
+    logits = logits + torch.diag_embed(logits.new_full((size,), -torch.inf))
+    near_share = (logits.softmax(-1) @ one_hot.flatten(2)).view_as(one_hot)
+    told = (near_share * one_hot).sum(-1) + 0.02
+    plain = (frequency[:, None] * one_hot).sum(-1) + 0.02
+    return (told / plain).log().clamp(-4, 4) * known
+
+
+def _rows(
+    cell: Tensor,
+    disagreement: Tensor,
+    mean_gain: Tensor,
+    is_target: Tensor,
+    shape: tuple[int, int, int],
+    target: int | None,
+) -> Tensor:
+    """Return features of rows. (B, n, MIXED_ROW)"""
+    size, numbers, columns = shape
+    near = max(1, min(size - 1, round(math.sqrt(size))))
+    ordered = disagreement.sort(-1).values
+    aim = is_target[:, None, numbers:]
+    some = float(columns > 0)
+    means = cell.mean(2) if columns else cell.new_zeros(len(cell), size, cell.shape[-1])
+    parts = [
+        means[..., 0],
+        means[..., 2],
+        means[..., -1],
+        some * ordered[..., 1],
+        some * ordered[..., near],
+        (mean_gain * aim).sum(-1),
+        (cell[..., 2] * aim).sum(-1),
+    ]
+    constants = [
+        min(columns, 24) / 8,
+        columns / (columns + numbers),
+        float(target is not None),
+        float(target is not None and target >= numbers),
+    ]
+    return torch.stack([*parts, *(torch.full_like(parts[0], value) for value in constants)], -1)

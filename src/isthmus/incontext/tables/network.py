@@ -11,22 +11,20 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from isthmus.incontext.config import CheckedFields
-from isthmus.incontext.tables.categories import (
+from isthmus.incontext.tables.features import (
     CATEGORY_CELL,
+    CELL,
     MIXED_PAIR,
     MIXED_ROW,
     NUMBER_CELL,
-    Categories,
-    read_categories,
-)
-from isthmus.incontext.tables.features import (
-    CELL,
     ODD,
     PAIR,
     ROW,
+    Categories,
     Features,
     column_resolution,
     features,
+    read_categories,
     width_floor,
 )
 
