@@ -156,11 +156,12 @@ class ConditionedTable:
     :meth:`isthmus.incontext.ICLTables.condition` of a data frame returns it. All answers are exact
     conditionals of one density, :attr:`energy`. Rows are data frames, dictionaries, lists of
     dictionaries, or arrays with all columns; columns that they lack, and missing cells, are
-    unknown. A category that the table does not have is allowed, and unlikely.
+    unknown. A category that the table does not have is allowed, and unlikely; :meth:`predict`,
+    :meth:`fill` and :meth:`sample` leave such values out.
 
     Attributes
     ----------
-    energy : TableMixture
+    energy : TableMixture, or StudentMixture of an array
         The density of the numbers, in their units (times in seconds), then of the categories, whose
         last value stands for all that the table does not have.
     columns : tuple
