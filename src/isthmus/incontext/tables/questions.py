@@ -463,7 +463,7 @@ class ConditionedTable:
         for chosen, _ in patterns(numbers):
             for rows in chosen.nonzero()[:, 0].split(width):
                 line = self.energy._line_given(x[rows], seen[rows], self._at[place])
-                found[rows] = function(line, rows)
+                found[rows.numpy()] = function(line, rows.numpy())
         return found
 
     def _as_values(self, place: int, numbers: Array) -> Any:
