@@ -99,12 +99,6 @@ def test_odd_rows_are_found_with_the_column_that_makes_them_odd(table) -> None:
     assert scored.outlier.tolist() == [False, True]
 
 
-def test_nothing_known_is_certain(table) -> None:
-    empty = dict.fromkeys(frame())
-    assert table.log_prob(empty) == pytest.approx(0, abs=1e-12)
-    assert np.isnan(table.outliers(empty).percentile).all()
-
-
 def test_the_density_moves_with_the_table(model) -> None:
     data, rows = frame().dropna(), frame(90).dropna().tail(20)
     expected = model.condition(data).log_prob(rows)
@@ -203,6 +197,9 @@ def test_no_rows_and_rows_of_gaps(table) -> None:
     for rows in (none, gaps):
         assert "nan" in str(table.outliers(rows, draws=10))
     assert table.sample(3, {"weight": None}).weight.notna().all()
+    empty = dict.fromkeys(frame())
+    assert table.log_prob(empty) == pytest.approx(0, abs=1e-12)
+    assert np.isnan(table.outliers(empty).percentile).all()
 
 
 def test_draws_stay_within_the_integers_of_a_column(model) -> None:

@@ -133,7 +133,9 @@ class ICLTables(StoredModel):
             raise InvalidInputError(
                 "All rows of X are equal, so they say nothing about the spread of its columns."
             )
-        standard = ((table - location) / scale)[:, varying] if varying.any() else 0.0 * codes[:, :1]
+        standard = np.zeros((len(table), 1))
+        if varying.any():
+            standard = ((table - location) / scale)[:, varying]
         place: int | None = None
         if target is not None and target >= numbers:
             place = standard.shape[1] + target - numbers
