@@ -6,10 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from isthmus.errors import DtypeError, InvalidInputError
 from isthmus.incontext import ConditionedTable, pretrained, score_rows
 from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
+from isthmus.incontext.tables.questions import _quantiles
+from isthmus.memories.table_mixture import LineAt
 
 
 def frame(rows: int = 60) -> pd.DataFrame:
@@ -73,6 +76,16 @@ def test_answers_agree_with_each_other(table) -> None:
     filled = table.fill(frame())
     assert not filled.isna().any().any()
     assert filled.loc[5, "kind"] == table.predict("kind", frame().loc[[5]]).idxmax(axis=1).iloc[0]
+
+
+def test_quantiles_are_those_of_scipy() -> None:
+    levels, sizes = np.array([0.0, 0.01, 0.3, 0.5, 0.95, 1.0]), torch.tensor([[1e-3, 2.0, 30.0]])
+    centres, dof = torch.tensor([[0.0, 5.0, 5.1]]), torch.tensor([1.3, 4.0, 90.0])
+    for shares in ([1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.2, 0.3, 0.5]):
+        weights = torch.tensor([shares])
+        found = _quantiles(LineAt(weights.log(), centres, sizes, dof), levels)[0]
+        below = stats.t(dof).cdf((found[:, None] - centres.numpy()) / sizes.numpy()) @ shares
+        np.testing.assert_allclose(below, levels, atol=1e-6)
 
 
 def test_draws_have_the_types_of_the_table_and_what_is_given(table) -> None:

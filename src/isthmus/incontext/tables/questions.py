@@ -607,6 +607,7 @@ def _quantiles_of_one(
     # Near the solution by a distribution function that is fast, then by the exact one.
     for cdf in (_approximate_cdf, special.stdtr):
         low, high = ends.min(1), ends.max(1)
+        x = np.clip(x, low, high)
         for _ in range(MOST_STEPS):
             distance = (x[:, None] - centre) / scale
             excess = cdf(dof, distance) @ weight - levels
