@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from isthmus.cluster import BasinFlow, ClAM
 from isthmus.cluster.partition import Graph, flux_ratios, merge_tree
-from isthmus.cluster.resolution import Unimodal
+from isthmus.cluster.resolution import unimodal
 from isthmus.cluster.retrieval_graph import (
     FLATNESS,
     cluster_shares,
@@ -221,7 +221,7 @@ def test_the_null_has_unimodal_columns_and_the_correlations_of_the_data():
     two = np.r_[rng.normal(size=300), rng.normal(size=300) + 9]
     skewed = np.exp(rng.normal(size=600))
     table = np.c_[two, two + rng.normal(size=600), skewed, rng.choice([0.0, 1.0, 2.0], 600)]
-    drawn, _ = Unimodal(table, np.ones(600), np.zeros(600, int))(np.random.RandomState(0))
+    drawn, _ = unimodal(table, np.ones(600), np.zeros(600, int))(np.random.RandomState(0))
     between = ((drawn[:, 0] > 3) & (drawn[:, 0] < 6)).mean()
     assert between > 0.1  # none of the data are
     assert abs(spearmanr(drawn)[0] - spearmanr(table)[0]).max() < 0.15

@@ -1,8 +1,9 @@
-"""Groups of rows that one dimension shows to be apart, by the dip test or by an empty gap."""
+"""Rows that a low dimension shows to be apart: the dip test, empty gaps, and modes of densities."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,8 @@ from diptest import diptest
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree
 from scipy.sparse import csr_array, eye_array
-from sklearn.neighbors import NearestNeighbors
+from scipy.spatial import cKDTree
+from scipy.special import ndtri
 
 from isthmus.cluster.partition import (
     RESOLUTIONS,
@@ -20,79 +22,104 @@ from isthmus.cluster.partition import (
     flux_ratios,
     merge_tree,
 )
-from isthmus.cluster.retrieval_graph import DENSITY_NEIGHBOURS, Memories, basins, components
+from isthmus.cluster.retrieval_graph import LEARNING_ROWS, Memories, components
 
 # Up to this dimension, densities can be estimated, and clusters are their modes. From fewer rows
 # than these, they can be in one dimension only.
 DENSITY_DIM, FEWEST_ROWS = 3, 30
-# In two and three dimensions, fewer rows than four balls of a density show clusters by the modes of
-# projections only; more might show those of a bent density with one mode.
-DIP_ROWS = 4 * DENSITY_NEIGHBOURS
+# A density is judged by the rows in balls of this many: smaller modes are not found, and those of
+# much fewer would not be significant. Modes are joined along the links to so many neighbours.
+DENSITY_NEIGHBOURS, MODE_LINKS = 25, 10
 # The share of the distances on one side of a gap that are compared with it; others are outliers'.
 OUTLYING = 0.9
-# Budgets of computation: rows of a density, and rows whose graph shows whether a valley in one
-# dimension is one in all.
-DENSITY_ROWS, VALLEY_ROWS = 10_000, 1000
+# Rows whose graph shows whether a valley in one dimension is one in all: a budget of computation.
+VALLEY_ROWS = 1000
+
+# The level at which rows are apart from the others of their group, and the places of these rows.
+Split = tuple[float, IntArray]
 
 
-def apart(table: FloatArray, weights: FloatArray, alphas: FloatArray, seed: int) -> IntArray:
-    """Return groups of rows that are apart in one dimension, at falling levels. (levels, n)
+def continuous(table: FloatArray, weights: FloatArray, seed: int) -> tuple[FloatArray, IntArray]:
+    """Return rows without equal values, and the row of the table that each stands for.
 
-    Half of the level is for the first principal component of a group, half for its columns; of
-    many columns, those with equal values are left out, as the tests are for continuous ones. A
-    group is split at the place of the lowest level, and so are its parts.
+    Rows are repeated by their weights if all columns have repeated values, so that they are not
+    copies. Equal values of a column are then spread halfway to the nearest other value.
+    """
+    places, stream = np.arange(len(table)), np.random.RandomState(seed)
+    if not any(_distinct(table)):
+        most = min(max(weights.sum(), len(table)), LEARNING_ROWS)
+        places = places.repeat(np.maximum(np.rint(weights * most / weights.sum()), 1).astype(int))
+    table = table[places]
+    for column in table.T:
+        # Values that differ by rounding errors are equal.
+        steps = np.round(column / max(np.abs(column).max(), 1e-300), 9)
+        values, first, place = np.unique(steps, return_index=True, return_inverse=True)
+        if 1 < len(values) < len(column):
+            gaps = np.diff(column[first])
+            nearest_value = np.minimum(np.append(gaps, np.inf), np.append(np.inf, gaps))
+            column += nearest_value[place] * stream.uniform(-0.5, 0.5, len(column))
+    return table, places
+
+
+def _distinct(table: FloatArray) -> list[bool]:
+    """Return for each column if all of its values differ."""
+    return [len(np.unique(column)) == len(column) for column in table.T]
+
+
+def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> list[Split]:
+    """Split rows that are apart in one dimension, and the parts again, at levels up to `most`.
+
+    `spread` are the :func:`continuous` rows of a table. Half of the level is for the first
+    principal component of a group, half for its columns; of many columns, those with equal values
+    are left out, as the tests are for continuous ones.
     """
     if table.shape[1] > DENSITY_DIM:
-        table = table[:, [len(np.unique(column)) == len(column) for column in table.T]]
-    table = spread_out(table, np.random.RandomState(seed))
-    groups = np.zeros((len(alphas), len(table)), dtype=np.int64)
-    waiting = [(np.arange(len(table)), 0.0)] if table.size else []
+        spread = spread[:, _distinct(table)]
+    found: list[Split] = []
+    waiting = [(np.arange(len(spread)), 0.0)] if spread.size else []
     while waiting:
         rows, above = waiting.pop()
-        own = table[rows] - np.average(table[rows], 0, weights[rows])
-        rotation = components(own, weights[rows], np.random.RandomState(seed))
-        first = own @ rotation[:, 0]
-        share = 2.0 if len(own.T) > 1 else 1.0
-        views = [(share, first), *((share * len(own.T), column) for column in own.T)]
-        tests = [(*_emptiest(view), factor, view) for factor, view in views]
-        if not 1 < len(own.T) <= DENSITY_DIM or len(table) < DIP_ROWS:
-            tests += [(*_valley(view, weights[rows]), factor, view) for factor, view in views]
-        level, border, factor, values = min(tests, key=lambda test: test[0] * test[2])
-        level = max(level * factor, above)
-        beyond = values > border
-        if level > alphas[0] or beyond.all() or not beyond.any():
-            continue
-        sure = own.shape[1] == 1 or _is_far(own, beyond)
-        if not (sure or _is_valley(own, weights[rows], beyond, seed)):
-            continue
-        split = np.flatnonzero(alphas >= level)
-        groups[np.ix_(split, rows[beyond])] = groups.max() + 1
-        waiting += [(rows[beyond], level), (rows[~beyond], level)]
-    return groups
+        own = spread[rows] - spread[rows].mean(0)
+        views = [*own.T]
+        if len(views) > 1:
+            views.append(own @ components(own, np.random.RandomState(seed))[:, 0])
+        tests = []
+        for place, view in enumerate(views):
+            count = 1 if len(views) == 1 else 2 if place == own.shape[1] else 2 * own.shape[1]
+            for level, border in (_emptiest(view), _valley(view)):
+                tests.append((level * count, place, border))
+        for level, place, border in sorted(tests):
+            beyond = views[place] > border
+            if level > most:
+                break
+            if 0 < beyond.sum() < len(own) and _is_valley(own, beyond, seed):
+                found.append((max(level, above), rows[beyond]))
+                waiting += [(side, found[-1][0]) for side in (rows[beyond], rows[~beyond])]
+                break
+    return found
 
 
-def _is_far(table: FloatArray, beyond: NDArray[np.bool_]) -> bool:
-    """Return True if the smaller group is farther from the other than it is wide.
-
-    It may have fewer rows than a row recalls, and then retrieval leaves it in any case.
-    """
-    small, large = sorted((table[beyond], table[~beyond]), key=len)
-    radius = np.linalg.norm(small - small.mean(0), axis=1).max()
-    distances = NearestNeighbors(n_neighbors=1).fit(large).kneighbors(small)[0]
-    return bool(distances.min() > 2 * radius)
+def grouped(found: list[Split], level: float, n_rows: int) -> IntArray:
+    """Return the groups of rows that are apart at this level."""
+    groups = np.zeros(n_rows, dtype=np.int64)
+    for number, (own, rows) in enumerate(found, 1):
+        if own <= level:
+            groups[rows] = number
+    return np.unique(groups, return_inverse=True)[1]
 
 
-def _is_valley(
-    table: FloatArray, weights: FloatArray, beyond: NDArray[np.bool_], seed: int
-) -> bool:
+def _is_valley(table: FloatArray, beyond: NDArray[np.bool_], seed: int) -> bool:
     """Return True if retrieval passes less between two groups than across any cut inside them.
 
-    A bent density with one mode may have two in a projection; across its bend, much flows.
+    A bent density with one mode may have two in a projection; across its bend, much flows. Groups
+    farther away than they are wide need no such test, and may have fewer rows than one recalls.
     """
+    if table.shape[1] == 1 or _is_far(table, beyond):
+        return True
     kept = np.random.RandomState(seed).permutation(len(table))[:VALLEY_ROWS]
     labels = beyond[kept].astype(np.int64)
-    rotation = components(table, weights, np.random.RandomState(seed), beyond.astype(np.int64))
-    graph = Memories.of_rows(table[kept] @ rotation, weights[kept]).graph
+    rotation = components(table, np.random.RandomState(seed), groups=beyond.astype(np.int64))
+    graph = Memories.of(table[kept] @ rotation, np.ones(len(kept))).graph
     between = flux_ratios(graph.flow(labels))[0, 1]
     matrix = csr_array((graph.weights, graph.indices, graph.indptr))
     for side in (0, 1):
@@ -107,6 +134,13 @@ def _is_valley(
                 if flux_ratios(inside.flow(halves))[0, 1] <= between:
                     return False
     return True
+
+
+def _is_far(table: FloatArray, beyond: NDArray[np.bool_]) -> bool:
+    """Return True if the smaller group is farther from the other than it is wide."""
+    small, large = sorted((table[beyond], table[~beyond]), key=len)
+    radius = np.linalg.norm(small - small.mean(0), axis=1).max()
+    return bool(cKDTree(large).query(small)[0].min() > 2 * radius)
 
 
 def _emptiest(column: FloatArray) -> tuple[float, float]:
@@ -132,36 +166,15 @@ def _emptiest(column: FloatArray) -> tuple[float, float]:
     return max(levels) * len(gaps), float(values[place : place + 2].mean())
 
 
-def spread_out(table: FloatArray, stream: np.random.RandomState) -> FloatArray:
-    """Return columns in which equal values are spread, halfway to the nearest other value."""
-    table = table.copy()
-    for column in table.T:
-        # Values that differ by rounding errors are equal.
-        steps = np.round(column / max(np.abs(column).max(), 1e-300), 9)
-        values, first, place = np.unique(steps, return_index=True, return_inverse=True)
-        if 1 < len(values) < len(column):
-            gaps = np.diff(column[first])
-            nearest_value = np.minimum(np.append(gaps, np.inf), np.append(np.inf, gaps))
-            column += nearest_value[place] * stream.uniform(-0.5, 0.5, len(column))
-    return table
-
-
-def _valley(values: FloatArray, weights: FloatArray) -> tuple[float, float]:
+def _valley(values: FloatArray) -> tuple[float, float]:
     """Return the lowest level at which the dip test tells values apart, and a border between them.
 
     Neighbouring groups are joined, the most alike first, until one is left.
     """
     if len(values) < 4 or not np.ptp(values):
         return 1.0, 0.0
-    order = np.argsort(values)
-    values, weights = values[order], weights[order]
-    if np.ptp(weights) > 0 or len(values) > DENSITY_ROWS:  # spread halfway to the next ones
-        middles = (values[1:] + values[:-1]) / 2
-        ends = [2 * values[0] - middles[0], *middles, 2 * values[-1] - middles[-1]]
-        count = min(max(round(weights.sum()), len(values)), DENSITY_ROWS)
-        shares = np.append(0, np.cumsum(weights)) / weights.sum()
-        values = np.interp((np.arange(count) + 0.5) / count, shares, ends)
-    labels = basins(values[:, None], [0.5])[0]
+    values = np.sort(values)
+    labels = density_basins(values[:, None])(0.5)
     centres = [np.median(values[labels == number]) for number in range(labels.max() + 1)]
     ranks = np.argsort(np.argsort(centres))[labels]
     # A border has the most values of lower groups below it, and of higher ones above.
@@ -184,3 +197,28 @@ def _level(left: FloatArray, right: FloatArray) -> float:
     if len(both) < 4:
         return 1.0
     return float(diptest(both)[1]) * (len(left) + len(right)) / len(both)  # any part of this size
+
+
+def density_basins(points: FloatArray) -> Callable[[float], IntArray]:
+    """Return a function from a level to the basin of each point in a nearest-neighbour density.
+
+    Basins are joined as in ToMATo (Chazal et al. 2013), unless the saddle has fewer points than
+    the peak by more than chance allows: the square root of a Poisson count has the standard error
+    1/2 in any dimension, the difference of two that of 2^-1/2, and any of n/k balls may be a peak.
+    """
+    from isthmus.cluster.loops import climbed
+
+    n = len(points)
+    k = min(DENSITY_NEIGHBOURS, max(n // 3, 1))
+    distances, neighbours = cKDTree(points).query(points, k + 1)
+    squares = np.square(distances[:, 1:])
+    order = np.argsort(squares.mean(1), kind="stable")
+    links = neighbours[:, 1 : MODE_LINKS + 1]
+    reach = squares[:, -1] * (1 + 1e-9)
+
+    def basins(level: float) -> IntArray:
+        least = -ndtri(level * k / n) / np.sqrt(2)
+        roots = climbed(order, points, links, reach, k + 1, least)
+        return np.unique(roots, return_inverse=True)[1]
+
+    return basins

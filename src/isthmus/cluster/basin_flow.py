@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,17 @@ from sklearn.utils import check_random_state
 
 from isthmus.bandwidth import leave_one_out
 from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
-from isthmus.cluster.data import RowSample, counted, distinct_rows, in_blocks, measured, units_of
+from isthmus.cluster.data import RowSample, counted, in_blocks, measured, one_block
+from isthmus.cluster.partition import flux_ratios, merge_tree
+from isthmus.cluster.retrieval_graph import (
+    LEARNING_ROWS,
+    Memories,
+    cluster_shares,
+    components,
+    nearest,
+    recall,
+    recollection,
+)
 from isthmus.distributed.blocks import TableBlock, is_dask
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
@@ -22,10 +32,7 @@ from isthmus.validation import as_count, as_number
 
 if TYPE_CHECKING:  # the compiled parts are imported by the first fit
     from isthmus.cluster.resolution import Choice
-    from isthmus.cluster.retrieval_graph import Memories
 
-# Up to this many distinct rows, every row is a memory; above, this many memories are learned.
-STORED_ROWS, LEARNED_MEMORIES = 5000, 1500
 BANDWIDTH_ROWS = 1000
 # Rows farther away than so many deviations recall what their direction does, and their squares
 # would lose the differences between memories to rounding.
@@ -33,34 +40,32 @@ FARTHEST = 1e6
 FILLING_ROUNDS = 2
 
 
-class Groups(NamedTuple):
-    """Weights (K,) of clusters, and sums and weights (K, D) of their known values."""
-
-    counts: NDArray[Any]
-    sums: NDArray[Any]
-    masses: NDArray[Any]
-
-    @classmethod
-    def of(cls, X: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int) -> Groups:
-        """Sum up rows (n, D) by their labels."""
-        members = csr_array((weights, labels, np.arange(len(labels) + 1)), (len(labels), size))
-        sums = members.T @ np.nan_to_num(X.astype(np.float64))
-        return cls(members.sum(0), sums, members.T @ (~np.isnan(X)).astype(np.float64))
-
-    @property
-    def means(self) -> NDArray[Any]:
-        """Means (K, D) of known values; zero without any."""
-        return self.sums / np.maximum(self.masses, 1e-300)
-
-    def __add__(self, other: Any) -> Groups:
-        return Groups(*map(np.add, self, other))
+def _sums(
+    X: NDArray[Any], weights: NDArray[Any], labels: NDArray[Any], size: int
+) -> NDArray[np.float64]:
+    """Return weights of groups, and sums and weights of their known values. (K, 1 + 2 D)"""
+    members = csr_array((weights, labels, np.arange(len(labels) + 1)), (len(labels), size))
+    known = ~np.isnan(X)
+    columns = np.ones((len(X), 1)), np.nan_to_num(X.astype(np.float64)), known
+    sums: NDArray[np.float64] = members.T @ np.hstack(columns)
+    return sums
 
 
-def _grouped(block: TableBlock, model: BasinFlow) -> Groups | None:
+def _means(sums: NDArray[Any]) -> NDArray[Any]:
+    """Return the means (K, D) of known values; NaN without any."""
+    dim = sums.shape[1] // 2
+    with np.errstate(invalid="ignore"):
+        means: NDArray[Any] = sums[:, 1 : dim + 1] / sums[:, dim + 1 :]
+    return means
+
+
+def _weight_of(block: TableBlock) -> float:
+    return float(counted(block)[1].sum())
+
+
+def _sums_of(block: TableBlock, model: BasinFlow) -> NDArray[np.float64] | None:
     X, weights = counted(block)
-    if not len(X):
-        return None
-    return Groups.of(X, weights, model._labels(X), model.n_clusters_)
+    return _sums(X, weights, model._labels(X), model.n_clusters_) if len(X) else None
 
 
 class BasinFlow(DensityEstimator):
@@ -185,52 +190,42 @@ class BasinFlow(DensityEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters of the rows of X, which are given as to :meth:`ClAMELBO.fit`.
 
-        They are found on 50,000 of the distinct rows if there are more, and all are assigned.
+        They are found on 10,000 of the distinct rows if there are more, and all are assigned.
         """
         generator = check_random_state(self.random_state)
         blocks = in_blocks(X, sample_weight)
-        if blocks is not None:
+        if blocks is None:
+            blocks = one_block(*self._validated(X, sample_weight, reset=True))
+        else:
             self._set_columns(blocks)
-            _, sample, self._units = measured(blocks, FLOAT32_LIMITS)
-            self._check_settings(len(sample.keys))
-            total = blocks.total(lambda block: float(counted(block)[1].sum()))
-            self._learn(sample, total, generator)
-            self._adopt_groups(blocks.total(_grouped, self))
-            self._set_labels(X)
-            return self
-        X, weights = self._validated(X, sample_weight, reset=True)
-        kept = weights > 0
-        rows, masses, group, keys = distinct_rows(X[kept], weights[kept])
-        self._check_settings(len(rows))
-        self._units = units_of(rows, masses)
-        sample = RowSample(rows, masses, keys).cut()
-        found = self._learn(sample, masses.sum(), generator)
-        if len(sample.keys) < len(rows):
-            labels = self._labels(X)
-            groups = Groups.of(X[kept], weights[kept], labels[kept], self.n_clusters_)
-            self.labels_ = self._adopt_groups(groups)[labels]
-            return self
-        self.labels_ = np.empty(len(X), dtype=np.int64)
-        self.labels_[kept] = found[group]
-        if not kept.all():
-            self.labels_[~kept] = self._labels(X[~kept])
+        _, sample, self._units = measured(blocks, FLOAT32_LIMITS)
+        self._check_settings(len(sample.keys))
+        self._learn(sample, blocks.total(_weight_of), generator)
+        sums = blocks.total(_sums_of, self)
+        known = np.isfinite(means := _means(sums))
+        self.cluster_centers_ = np.where(known, means, self.cluster_centers_)
+        self._reorder(np.argsort(-sums[:, 0], kind="stable"))
+        self._set_labels(X)
         return self
 
-    def _learn(
-        self, sample: RowSample, total: float, generator: np.random.RandomState
-    ) -> NDArray[Any]:
-        """Find the clusters of a sample of rows that stands for a total weight; return labels."""
+    def _learn(self, sample: RowSample, total: float, generator: np.random.RandomState) -> None:
+        """Find the clusters of a sample of rows that stands for a total weight."""
         from isthmus.cluster.resolution import choose, one_cluster
 
+        sample = sample.cut(LEARNING_ROWS)
         rows, masses = sample.values, sample.weights * (total / sample.weights.sum())
         table = self._units.into(rows.astype(np.float64))
         gaps = np.isnan(table)
         table[gaps] = 0.0
         if gaps.any() and len(rows) > 1:
             self._fill(table, gaps, masses, generator)
-        if len(table) == 1 or not np.ptp(table, axis=0).any():
-            return self._adopt(rows, table, masses, one_cluster(table.shape[1], masses))
-        return self._adopt(rows, table, masses, choose(self, table, masses, generator))
+        varies = len(table) > 1 and np.ptp(table, axis=0).any()
+        self._adopt(
+            rows,
+            table,
+            masses,
+            choose(self, table, masses, generator) if varies else one_cluster(table, masses),
+        )
 
     @property
     def _categories(self) -> list[slice]:
@@ -238,26 +233,17 @@ class BasinFlow(DensityEstimator):
         coding = self.__dict__.get("_coding")
         return [] if coding is None else [coding.places[place] for place in coding.categories]
 
-    def _adopt_groups(self, groups: Groups) -> NDArray[Any]:
-        """Take the sizes and means of the clusters from all rows; return the new number of each."""
-        known = groups.masses > 0
-        self.cluster_centers_ = np.where(known, groups.means, self.cluster_centers_)
-        return self._reordered(np.argsort(-groups.counts, kind="stable"))
-
-    def _reordered(self, order: NDArray[Any]) -> NDArray[Any]:
-        """Put the clusters into another order; return the new number of each."""
+    def _reorder(self, order: NDArray[Any]) -> None:
+        """Put the clusters into another order."""
         rank = np.argsort(order)
         self._pattern_labels = rank[self._pattern_labels]
         if self._logits is not None:
             self._logits = self._logits[:, order]
         self.barriers_ = self.barriers_[np.ix_(order, order)]
-        self.separation_, self.cluster_centers_ = (
-            self.separation_[order],
-            self.cluster_centers_[order],
-        )
+        self.separation_ = self.separation_[order]
+        self.cluster_centers_ = self.cluster_centers_[order]
         names = np.append(rank, np.arange(len(rank), 2 * len(rank)))  # merged ones keep theirs
         self.linkage_[:, :2] = np.sort(names[self.linkage_[:, :2].astype(np.int64)], axis=1)
-        return rank
 
     def _check_settings(self, n_rows: int) -> None:
         as_count(self.min_cluster_size, "min_cluster_size")
@@ -278,18 +264,6 @@ class BasinFlow(DensityEstimator):
                 f"n_memories must be 'auto', 'all' or a number, not {self.n_memories!r}."
             )
 
-    def _remember(
-        self, points: NDArray[Any], weights: NDArray[Any], generator: np.random.RandomState
-    ) -> Memories:
-        from isthmus.cluster.retrieval_graph import Memories
-
-        size = self.n_memories
-        if size == "auto":
-            size = "all" if len(points) <= STORED_ROWS else LEARNED_MEMORIES
-        if size == "all" or size >= len(points):
-            return Memories.of_rows(points, weights)
-        return Memories.learned(points, weights, int(size), generator)
-
     def _fill(
         self,
         table: NDArray[Any],
@@ -298,12 +272,10 @@ class BasinFlow(DensityEstimator):
         generator: np.random.RandomState,
     ) -> None:
         """Fill gaps, at first with means, by the means of the memories that a row recalls."""
-        from isthmus.cluster.retrieval_graph import components, recall
-
         known = ~gaps * weights[:, None]
         for _ in range(FILLING_ROUNDS):
-            points = table @ components(table, weights, generator)
-            memories = self._remember(points, weights, generator)
+            points = table @ components(table, generator, weights)
+            memories = Memories.of(points, weights, self.n_memories, generator)
             own = len(memories.patterns) == len(points)
             shares, _ = recall(points, *memories[:3], others=own)
             held = shares.T @ known
@@ -312,49 +284,42 @@ class BasinFlow(DensityEstimator):
             table[gaps] = ((shares @ means) / np.maximum(parts, 1e-12))[gaps]
 
     def _adopt(
-        self,
-        rows: NDArray[Any],
-        table: NDArray[Any],
-        weights: NDArray[Any],
-        choice: Choice,
-    ) -> NDArray[Any]:
-        """Set the fitted attributes; return the labels of the rows."""
+        self, rows: NDArray[Any], table: NDArray[Any], weights: NDArray[Any], choice: Choice
+    ) -> None:
+        """Set the fitted attributes."""
         from isthmus.cluster.gaussians import gaussian_logits, gaussian_posteriors
-        from isthmus.cluster.partition import flux_ratios, merge_tree
-        from isthmus.cluster.retrieval_graph import cluster_shares, nearest, recollection
 
-        memories, patterns = choice.memories, choice.memories.patterns
+        memories = choice.memories
         self._rotation = choice.rotation
-        points = table @ self._rotation
-        stored = len(memories.patterns) == len(points)
-        inside, masses = table, weights
-        if not stored:
-            owners = nearest(points, memories.patterns, 1)[:, 0]
-            masses = np.bincount(owners, weights, minlength=len(memories.patterns))
-            inside = Groups.of(table, weights, owners, len(masses)).means
+        inside, self._weights = table, weights
+        if len(memories.patterns) < len(table):
+            owners = nearest(table @ self._rotation, memories.patterns, 1)[:, 0]
+            sums = _sums(table, weights, owners, len(memories.patterns))
+            inside, self._weights = np.nan_to_num(_means(sums)), sums[:, 0]
         self.memories_ = self._units.back(inside).astype(rows.dtype)
-        self._weights = masses
         self.beta_ = 0.5 / (self._units.scale * self._width(inside)) ** 2
         self._patterns, self._pattern_weights, self._neighbours = memories[:3]
-        seen = self._points(rows)
-        shares = recollection(seen, *memories[:3])
+        points = self._points(rows)
+        shares = recollection(points, *memories[:3])
+
         redraws, counts = np.unique(choice.redraws, axis=0, return_counts=True)
         others = [self._without_small(each, memories, shares, weights).max() for each in redraws]
         self.k_probabilities_ = np.bincount(others, counts) / counts.sum()
         labels = self._without_small(choice.labels, memories, shares, weights)
         found = cluster_shares(shares, labels).argmax(1)
         self.n_clusters_ = int(labels.max()) + 1
-        self._logits = gaussian_logits(seen, weights, found)
-        if self._logits is not None:
+        self._logits = logits = gaussian_logits(points, weights, found)
+        if logits is not None:
             parts, own = (
-                gaussian_posteriors(each, self._logits).argmax(1) for each in (patterns, seen)
+                gaussian_posteriors(each, logits).argmax(1) for each in (memories.patterns, points)
             )
             sizes = np.bincount(own, weights, minlength=self.n_clusters_)
-            if len(set(parts)) == len(sizes) and sizes.min() >= self._least_size:
-                labels, found = parts, own
-            else:
+            if len(set(parts)) < len(sizes) or sizes.min() < self._least_size:
                 self._logits = None
+            else:
+                labels, found = parts, own
         self._pattern_labels = labels
+
         self.resolution_, self.gap_, self.gap_curve_ = choice.resolution, choice.gap, choice.curve
         self.chosen_by_ = choice.reason
         gamma = 1.0 if np.isnan(choice.resolution) else choice.resolution
@@ -363,15 +328,14 @@ class BasinFlow(DensityEstimator):
         total, leaving = flow.sum(1), np.where(np.eye(len(flow)), 0.0, flow).sum(1)
         with np.errstate(divide="ignore"):
             self.barriers_ = -np.log(flux_ratios(flow))
-            apart = total * (1 - total) / leaving if len(flow) > 1 else np.full(1, np.nan)
-        self.separation_ = apart
+            self.separation_ = total * (1 - total) / leaving if len(flow) > 1 else leaving + np.nan
         np.fill_diagonal(self.barriers_, 0.0)
         self.linkage_ = merge_tree(flow, gamma)
-        means = Groups.of(table, weights, found, self.n_clusters_).means
+        means = _means(_sums(table, weights, found, self.n_clusters_))
         self.cluster_centers_ = self._units.back(means)
         # Clusters of one size are in the order of their first rows, which depends on values only.
         first = [np.argmax(found == number) for number in range(self.n_clusters_)]
-        return self._reordered(np.lexsort((first, -np.bincount(found, weights))))[found]
+        self._reorder(np.lexsort((first, -np.bincount(found, weights))))
 
     @property
     def _least_size(self) -> float:
@@ -381,9 +345,6 @@ class BasinFlow(DensityEstimator):
         self, labels: NDArray[Any], memories: Memories, shares: Any, weights: NDArray[Any]
     ) -> NDArray[Any]:
         """Join small clusters, and empty ones, to the one that they exchange most flow with."""
-        from isthmus.cluster.partition import flux_ratios
-        from isthmus.cluster.retrieval_graph import cluster_shares
-
         while True:
             own = cluster_shares(shares, labels).argmax(1)
             sizes = np.bincount(own, weights, minlength=labels.max() + 1)
@@ -434,7 +395,6 @@ class BasinFlow(DensityEstimator):
 
     def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
         from isthmus.cluster.gaussians import gaussian_posteriors
-        from isthmus.cluster.retrieval_graph import cluster_shares, recollection
 
         points = self._points(X)
         if self._logits is not None:

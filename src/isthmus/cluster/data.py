@@ -13,7 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.distributed.blocks import Blocks, TableBlock, dask_blocks, is_dask
+from isthmus.distributed.blocks import (
+    Blocks,
+    HeldBlocks,
+    TableBlock,
+    TableLayout,
+    dask_blocks,
+    is_dask,
+)
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
 from isthmus.scaling import Scaling
@@ -165,7 +172,7 @@ class Rows:
         """Return a random choice of distinct rows, or all of them if they are few."""
         if self.keys is None or len(self) <= SAMPLE_ROWS:
             return self
-        return self.take(torch.from_numpy(chosen_by_key(self.keys.numpy())))
+        return self.take(torch.from_numpy(chosen_by_key(self.keys.numpy(), SAMPLE_ROWS)))
 
     @property
     def smallest_variance(self) -> float:
@@ -251,13 +258,13 @@ class RowSample:
     def __add__(self, other: RowSample) -> RowSample:
         parts = zip(vars(self).values(), vars(other).values(), strict=True)
         values, weights, _ = (np.concatenate(pair) for pair in parts)
-        return RowSample.of(values, weights).cut()
+        return RowSample.of(values, weights).cut(SAMPLE_ROWS)
 
-    def cut(self) -> RowSample:
+    def cut(self, most: int) -> RowSample:
         """Return a random choice of rows if there are too many; it depends on their values only."""
-        if len(self.keys) <= SAMPLE_ROWS:
+        if len(self.keys) <= most:
             return self
-        kept = chosen_by_key(self.keys)
+        kept = chosen_by_key(self.keys, most)
         return RowSample(self.values[kept], self.weights[kept], self.keys[kept])
 
     def rows(self, units: Scaling) -> Rows:
@@ -265,9 +272,9 @@ class RowSample:
         return Rows.of(self.values, self.weights, units, self.keys)
 
 
-def chosen_by_key(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+def chosen_by_key(keys: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     """Return the places of the lowest hashes, ascending: a choice by values, not by order."""
-    chosen: NDArray[np.int64] = np.sort(np.argsort(keys)[:SAMPLE_ROWS])
+    chosen: NDArray[np.int64] = np.sort(np.argsort(keys)[:most])
     return chosen
 
 
@@ -318,6 +325,11 @@ def in_blocks(X: Any, sample_weight: Any = None) -> Blocks | None:
             raise InvalidInputError("Blocks of a file have no sample_weight.")
         return X
     return dask_blocks(X, extra=sample_weight) if is_dask(X) else None
+
+
+def one_block(X: NDArray[Any], weights: NDArray[Any]) -> Blocks:
+    """Return checked rows in memory as a table of one block."""
+    return HeldBlocks([TableBlock("X", 0, X, weights)], TableLayout(X.shape[1], X.dtype))
 
 
 def require_in_memory(X: Any, name: str) -> None:
@@ -373,7 +385,7 @@ def _sample(block: TableBlock, dtype: Any, units: Scaling | None = None) -> Any:
     if not len(X):
         return None
     distinct = RowSample.of(X.astype(dtype, copy=False), weights)
-    return distinct.cut() if units is None else distinct.rows(units)
+    return distinct.cut(SAMPLE_ROWS) if units is None else distinct.rows(units)
 
 
 def _totals(rows: Rows) -> NDArray[np.float64]:

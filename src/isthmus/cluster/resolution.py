@@ -1,29 +1,28 @@
 """The choice of a partition: modes in few dimensions, separation from a null in more."""
 
-# mypy: disallow-untyped-defs=False
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.cluster.hierarchy import cut_tree
+from scipy.optimize import isotonic_regression
 from scipy.sparse import diags_array
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 from scipy.stats import t as student
 
-from isthmus.cluster.apart import DENSITY_DIM, DENSITY_ROWS, FEWEST_ROWS, apart, spread_out
-from isthmus.cluster.partition import (
-    RESOLUTIONS,
-    FloatArray,
-    Graph,
-    IntArray,
-    Path,
-    merge_tree,
+from isthmus.cluster.apart import (
+    DENSITY_DIM,
+    FEWEST_ROWS,
+    continuous,
+    density_basins,
+    grouped,
+    splits,
 )
-from isthmus.cluster.retrieval_graph import LEARNING_ROWS, Memories, basins, components, nearest
-from isthmus.compiled import compiled
+from isthmus.cluster.partition import RESOLUTIONS, FloatArray, Graph, IntArray, Path, merge_tree
+from isthmus.cluster.retrieval_graph import Memories, components, nearest
 
 if TYPE_CHECKING:
     from isthmus.cluster.basin_flow import BasinFlow
@@ -34,8 +33,8 @@ STARTS = 3
 LARGEST_SHARE = 1 / 6
 # Columns with fewer values than one for so many rows are discrete, and so are those of the null.
 REPEATED = 5
-# Standard errors between the statistics of this draw and of others, largest first.
-REDRAWS = ndtri((np.arange(21) + 0.5) / 21)[::-1]
+# Standard errors between the statistics of this draw and of others that are as likely.
+REDRAWS = ndtri((np.arange(21) + 0.5) / 21)
 
 # The masses of the clusters of a partition, and the log-flow out of each over its chance.
 Cut = tuple[FloatArray, FloatArray]
@@ -61,76 +60,90 @@ def choose(
 ) -> Choice:
     """Partition centred rows (n, D) by the rule of BasinFlow."""
     seed = int(generator.randint(2**31))
-    given = model.resolution is not None or model.n_clusters is not None
-    alphas = np.full(1, model.alpha) if given else ndtr(ndtri(model.alpha) + REDRAWS)
-    middle = len(alphas) // 2  # alpha itself
-    groups = apart(table, weights, alphas, seed)
-    rotation = components(table, weights, generator, groups[middle])
+    alpha, alphas = model.alpha, ndtr(ndtri(model.alpha) + REDRAWS)
+    spread, places = continuous(table, weights, seed)
+    first = np.unique(places, return_index=True)[1]
+    found = splits(table, spread, alphas.max(), seed)
+    groups = grouped(found, alpha, len(spread))[first]
+    rotation = components(table, generator, weights, groups)
     points = table @ rotation
-    memories = model._remember(points, weights, np.random.RandomState(seed))
+    stream = np.random.RandomState(seed)
+    memories = Memories.of(points, weights, model.n_memories, stream)
     gammas = RESOLUTIONS
     if model.resolution is not None:
         gammas = np.append(RESOLUTIONS[model.resolution < RESOLUTIONS], float(model.resolution))
     path = lowest_path(memories.graph, gammas, seed)
-    # More for few rows, whose partitions vary more.
-    count = 20 if len(points) < 500 else 10 if len(points) < 2000 else 5
-
-    def null(groups: IntArray) -> tuple[FloatArray, list[list[Cut]]]:
-        """Return log-energies (count, G) and cuts of draws that are unimodal in each group."""
-        draw, energies, cuts = Unimodal(table, weights, groups, model._categories), [], []
-        for place in range(count):
-            stream = np.random.RandomState((seed + 1 + place) % 2**32)
-            rows, masses = draw(stream)
-            graph = model._remember(rows @ rotation, masses, stream).graph
-            found = graph.path(gammas, seed)
-            energies.append(np.log(found.energies))
-            cuts.append(_cuts(graph, found))
-        return np.array(energies), cuts
-
-    energies, null_cuts = null(np.zeros_like(groups[middle]))
     cuts = _cuts(memories.graph, path)
     possible = np.array([len(masses) > 0 for masses, _ in cuts])
-    own = np.log(np.maximum(path.energies, 1e-9))
-    gaps = energies.mean(0) - own
+    energies, null_cuts = _of_null(model, table, weights, groups, rotation, gammas, seed)
+    gaps = energies.mean(0) - np.log(np.maximum(path.energies, 1e-9))
     curve = {
         "resolution": gammas,
         "n_clusters": path.sizes.astype(float),
         "gap": np.where(possible, gaps, np.nan),
     }
-    gap = float(gaps[possible].max(initial=0.0))
+    largest = float(gaps[possible].max(initial=0.0))
+    if model.n_clusters is not None or model.resolution is not None:
+        reason, gamma, labels = "resolution", gammas[-1], path.labels[-1]
+        if model.n_clusters is not None:
+            labels, gamma = _with_count(memories.graph, path, gammas, model.n_clusters, seed)
+            reason = "n_clusters"
+        return Choice(
+            rotation, memories, labels, float(gamma), largest, curve, reason, labels[None]
+        )
+    owners = first[nearest(memories.patterns, points, 1)[:, 0]]
+    modes = _modes(spread @ rotation)
+    excess = _excess(cuts, null_cuts)
+    errors = energies.std(0, ddof=1) * np.sqrt(1 + 1 / len(energies))
 
-    def choice(found: Any, reason: str, gamma: float = np.nan, gap: float = gap) -> Choice:
-        found = [np.unique(each, return_inverse=True)[1] for each in found]
-        return Choice(rotation, memories, found[middle], gamma, gap, curve, reason, found)
+    def decided(level: float) -> tuple[IntArray, int | None]:
+        """Return the partition at this level, and its place among the resolutions if it has one."""
+        groups = grouped(found, level, len(spread))
+        few = points.shape[1] == 1 or len(spread) < FEWEST_ROWS
+        if points.shape[1] <= DENSITY_DIM and not few:
+            groups = modes(groups, level)
+        inside = np.unique(groups[owners], return_inverse=True)[1]
+        if points.shape[1] <= DENSITY_DIM or few:
+            return inside, None
+        accepted = possible & (excess(level) > np.log(model.min_separation))
+        if not accepted.any():
+            return inside, None
+        allowed = np.where(accepted, gaps, -np.inf)
+        best = int(allowed.argmax())
+        place = int(np.argmax(allowed >= allowed[best] - errors[best]))  # the finest
+        return path.labels[place], place
 
-    if model.n_clusters is not None:
-        labels, gamma = _with_count(memories, path, gammas, model.n_clusters, seed)
-        return choice([labels], "n_clusters", gamma)
-    if model.resolution is not None:
-        return choice(path.labels[-1:], "resolution", float(model.resolution))
-    in_groups = groups[:, nearest(memories.patterns, points, 1)[:, 0]]
-    if points.shape[1] == 1 or len(points) < FEWEST_ROWS:
-        return choice(in_groups, "modes")
-    if points.shape[1] <= DENSITY_DIM:
-        return choice(_modes(table, rotation, memories.patterns, groups, alphas, seed), "modes")
-    accepted = possible & (_excess(cuts, null_cuts, alphas) > np.log(model.min_separation))
-    if groups[middle].any() and accepted.any():  # and it is more than the groups that are apart
-        others = null(groups[middle])[0]
-        accepted &= others.mean(0) - own > _chance(others.std(0, ddof=1), alphas, count)
-    allowed = np.where(accepted, gaps, -np.inf)
-    errors = energies.std(0, ddof=1) * np.sqrt(1 + 1 / count)
-    least = allowed.max(1) - errors[allowed.argmax(1)]
-    best = np.argmax(allowed >= least[:, None], 1)  # the finest
-    found = np.where(accepted.any(1)[:, None], path.labels[best], in_groups)
-    if accepted[middle].any():
-        place = best[middle]
-        return choice(found, "gap", float(gammas[place]), float(gaps[place]))
-    return choice(found, "modes" if in_groups[middle].any() else "gap")
+    labels, place = decided(alpha)
+    redraws = [decided(each)[0] for each in alphas]
+    low = points.shape[1] <= DENSITY_DIM or labels.any()
+    if place is None:
+        reason = "modes" if low else "gap"
+        return Choice(rotation, memories, labels, np.nan, largest, curve, reason, redraws)
+    gamma, gap = float(gammas[place]), float(gaps[place])
+    return Choice(rotation, memories, labels, gamma, gap, curve, "gap", redraws)
 
 
-def _chance(spread: FloatArray, alphas: FloatArray, count: int) -> FloatArray:
-    """Return by how much one more draw exceeds the mean of `count` at each level. (levels, G)"""
-    return np.outer(student.ppf(1 - alphas, count - 1), np.sqrt(1 + 1 / count) * spread)
+def _of_null(
+    model: BasinFlow,
+    table: FloatArray,
+    weights: FloatArray,
+    groups: IntArray,
+    rotation: FloatArray,
+    gammas: FloatArray,
+    seed: int,
+) -> tuple[FloatArray, list[list[Cut]]]:
+    """Return log-energies (count, G) and cuts of draws that are unimodal in each group."""
+    # More for few rows, whose partitions vary more.
+    count = 20 if len(table) < 500 else 10 if len(table) < 2000 else 5
+    draw, energies, cuts = unimodal(table, weights, groups, model._categories), [], []
+    for place in range(count):
+        stream = np.random.RandomState((seed + 1 + place) % 2**32)
+        rows, masses = draw(stream)
+        graph = Memories.of(rows @ rotation, masses, model.n_memories, stream).graph
+        path = graph.path(gammas, seed)
+        energies.append(np.log(path.energies))
+        cuts.append(_cuts(graph, path))
+    return np.array(energies), cuts
 
 
 def _cuts(graph: Graph, path: Path) -> list[Cut]:
@@ -147,15 +160,13 @@ def _cuts(graph: Graph, path: Path) -> list[Cut]:
     return cuts
 
 
-def _excess(cuts: list[Cut], null: list[list[Cut]], alphas: FloatArray) -> FloatArray:
-    """Return how much more separate each partition is than those of the null at each level.
+def _excess(cuts: list[Cut], null: list[list[Cut]]) -> Callable[[float], FloatArray]:
+    """Return by how much each partition is more separate than those of the null, at a level.
 
     The separation is minus the mean log-flow out of the clusters, after that of clusters of the
     same mass in the null is subtracted: a parabola in log m(1 - m), of which the flow is symmetric.
     """
-    masses, flows = (
-        np.concatenate(each) for each in zip(*[c for d in null for c in d], strict=True)
-    )
+    masses, flows = map(np.concatenate, zip(*[cut for draw in null for cut in draw], strict=True))
     usual = np.polyfit(np.log(masses * (1 - masses)), flows, 2) if len(masses) > 3 else [0.0]
     separation = np.array(
         [
@@ -167,69 +178,55 @@ def _excess(cuts: list[Cut], null: list[list[Cut]], alphas: FloatArray) -> Float
     spread = others.std(0, ddof=1)
     # The spread is not known at resolutions at which the null has few clusters.
     spread = np.maximum(spread, np.median(spread[spread > 0])) if spread.any() else spread
-    excess: FloatArray = own - others.mean(0) - _chance(spread, alphas, len(null))
-    return excess
+    error = np.sqrt(1 + 1 / len(null)) * spread  # of one more draw
+    return lambda level: own - others.mean(0) - student.ppf(1 - level, len(null) - 1) * error
 
 
-class Unimodal:
-    """The null: in each group of rows, unimodal columns with the rank correlations of the data.
+def unimodal(
+    table: FloatArray, weights: FloatArray, groups: IntArray, blocks: Sequence[slice] = ()
+) -> Callable[[np.random.RandomState], tuple[FloatArray, FloatArray]]:
+    """Return the null: a function that draws rows (n, D) and their weights.
 
-    A column has the greatest convex minorant of its distribution function below its mode, the
-    middle of the shortest half of its values, and the least concave majorant above: data of any
-    unimodal columns, skewed or with heavy tails, are as they were. `blocks` of columns, the
-    indicators of one category each, have the values of rows, independent of the other columns.
+    In each group, columns are unimodal and have the rank correlations of the data. A column has the
+    greatest convex minorant of its distribution function below its mode, the middle of the
+    shortest half of its values, and the least concave majorant above: data of any unimodal columns,
+    skewed or with heavy tails, are as they were. `blocks` of columns, the indicators of one
+    category each, have the values of rows, independent of the other columns.
     """
-
-    def __init__(
-        self,
-        table: FloatArray,
-        weights: FloatArray,
-        groups: IntArray,
-        blocks: Sequence[slice] = (),
-    ) -> None:
-        kept = np.random.RandomState(0).permutation(len(table))[:LEARNING_ROWS]
-        table, weights, groups = table[kept], weights[kept], groups[kept]
-        members = [groups == group for group in np.unique(groups)]
-        self.groups = [self._learned(table[own], weights[own]) for own in members]
-        self.categories = [[(block, table[own, block]) for block in blocks] for own in members]
-
-    @staticmethod
-    def _learned(table: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray, Any]:
-        """Return weights, a root of the rank correlations, and the distributions of columns."""
-        scores = ndtri((rankdata(table, axis=0) - 0.5) / len(table))
-        scores /= np.sqrt(len(table)) * np.maximum(scores.std(0), 1e-12)
-        if len(table) > table.shape[1]:
+    learned = []
+    for group in np.unique(groups):
+        own, masses = table[groups == group], weights[groups == group]
+        scores = ndtri((rankdata(own, axis=0) - 0.5) / len(own))
+        scores /= np.sqrt(len(own)) * np.maximum(scores.std(0), 1e-12)
+        if len(own) > own.shape[1]:
             sizes, vectors = np.linalg.eigh(scores.T @ scores)
             scores = (vectors * np.sqrt(np.maximum(sizes, 0))).T
-        columns = []
-        for own, spread in zip(table.T, spread_out(table, np.random.RandomState(0)).T, strict=True):
-            values = np.unique(own)
-            discrete = values if REPEATED * len(values) <= len(own) else values[:0]
-            columns.append((*_unimodal(spread, weights), discrete))
-        return weights, scores, columns
+        spread, places = continuous(own, masses, 0)
+        copied = (masses / np.bincount(places))[places]
+        shapes = [_shape(column, copied) for column in spread.T]
+        learned.append((own, masses, scores, shapes))
 
-    def __call__(self, stream: np.random.RandomState) -> tuple[FloatArray, FloatArray]:
-        """Return rows (n, D) of one draw, and their weights."""
+    def draw(stream: np.random.RandomState) -> tuple[FloatArray, FloatArray]:
         tables, masses = [], []
-        for (weights, scores, columns), categories in zip(
-            self.groups, self.categories, strict=True
-        ):
-            drawn = ndtr(stream.normal(size=(len(weights), len(scores))) @ scores)
-            for place, (shares, values, distinct) in enumerate(columns):
-                column = np.interp(drawn[:, place], shares, values)
-                if len(distinct):
-                    middles = (distinct[1:] + distinct[:-1]) / 2
-                    column = distinct[np.searchsorted(middles, column)]
-                drawn[:, place] = column
-            for block, values in categories:
-                shares = weights / weights.sum()
-                drawn[:, block] = values[stream.choice(len(values), len(values), p=shares)]
+        for own, given, scores, shapes in learned:
+            drawn = ndtr(stream.normal(size=(len(own), len(scores))) @ scores)
+            for place, shape in enumerate(shapes):
+                drawn[:, place] = np.interp(drawn[:, place], *shape)
+                values = np.unique(own[:, place])
+                if REPEATED * len(values) <= len(own):
+                    middles = (values[1:] + values[:-1]) / 2
+                    drawn[:, place] = values[np.searchsorted(middles, drawn[:, place])]
+            for block in blocks:
+                chosen = stream.choice(len(own), len(own), p=given / given.sum())
+                drawn[:, block] = own[chosen, block]
             tables.append(drawn)
-            masses.append(stream.permutation(weights))
+            masses.append(stream.permutation(given))
         return np.concatenate(tables), np.concatenate(masses)
 
+    return draw
 
-def _unimodal(column: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+
+def _shape(column: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return knots (shares, values) of a unimodal distribution function."""
     order = np.argsort(column, kind="stable")
     values, masses = column[order], weights[order]
@@ -238,28 +235,13 @@ def _unimodal(column: FloatArray, weights: FloatArray) -> tuple[FloatArray, Floa
     halves = np.where(shares + 0.5 <= shares[-1], values[ends] - values, np.inf)
     first = int(halves.argmin())
     mode = (first + int(ends[first])) // 2
-    knots = np.concatenate(
-        [
-            _hull(values[: mode + 1], shares[: mode + 1], 1),
-            mode + _hull(values[mode:], shares[mode:], -1),
-        ]
-    )
-    return shares[knots], values[knots]
-
-
-@compiled
-def _hull(x, y, sign):
-    """Return the places of the convex (sign 1) or concave (-1) hull of points sorted by x."""
-    kept, count = np.empty(len(x), dtype=np.int64), 0
-    for i in range(len(x)):
-        while count > 1:
-            a, b = kept[count - 2], kept[count - 1]
-            if sign * ((x[b] - x[a]) * (y[i] - y[a]) - (y[b] - y[a]) * (x[i] - x[a])) > 0:
-                break
-            count -= 1
-        kept[count] = i
-        count += 1
-    return kept[:count].copy()
+    steps = np.maximum(np.diff(values), 1e-300)
+    slopes = np.diff(shares) / steps
+    for side, rising in ((slice(0, mode), True), (slice(mode, None), False)):
+        if len(slopes[side]):
+            fitted = isotonic_regression(slopes[side], weights=steps[side], increasing=rising)
+            slopes[side] = fitted.x
+    return np.append(shares[0], shares[0] + np.cumsum(slopes * steps)), values
 
 
 def lowest_path(graph: Graph, gammas: FloatArray, seed: int) -> Path:
@@ -271,52 +253,38 @@ def lowest_path(graph: Graph, gammas: FloatArray, seed: int) -> Path:
     return Path(*map(np.array, zip(*chosen, strict=True)))
 
 
-def one_cluster(dim: int, weights: FloatArray) -> Choice:
+def one_cluster(table: FloatArray, weights: FloatArray) -> Choice:
     """Return the partition of rows that are all equal."""
+    points, rotation, empty = table[:, :1] * 0, np.zeros((table.shape[1], 1)), np.zeros(0)
     loops = Graph.of(diags_array(weights))
-    points, rotation = np.zeros((len(weights), 1)), np.zeros((dim, 1))
     memories = Memories(points, weights / weights.mean(), len(points), loops)
-    empty = np.zeros(0)
-    curve = {"resolution": empty, "n_clusters": empty, "gap": empty}
+    curve = dict.fromkeys(("resolution", "n_clusters", "gap"), empty)
     labels = np.zeros(len(points), dtype=np.int64)
     return Choice(rotation, memories, labels, np.nan, 0.0, curve, "gap", [labels])
 
 
-def _modes(
-    table: FloatArray,
-    rotation: FloatArray,
-    patterns: FloatArray,
-    groups: IntArray,
-    alphas: FloatArray,
-    seed: int,
-) -> list[IntArray]:
-    """Return the mode of the density of its group that each pattern belongs to, at each level."""
-    stream = np.random.RandomState(seed)
-    owners = groups[:, nearest(patterns, table @ rotation, 1)[:, 0]]
-    kept = stream.permutation(len(table))[:DENSITY_ROWS]
-    points, spread = table[kept] @ rotation, spread_out(table[kept], stream) @ rotation
-    found = np.zeros(owners.shape, dtype=np.int64)
-    distinct, which = np.unique(groups, axis=0, return_inverse=True)
-    for number, grouping in enumerate(distinct):
-        levels = np.flatnonzero(which == number)
-        for group in np.unique(grouping):
-            rows = np.flatnonzero(grouping[kept] == group)
-            members = np.flatnonzero(owners[levels[0]] == group)
-            modes = [np.zeros(max(len(rows), 1), dtype=np.int64)] * len(levels)
-            near = np.zeros(len(members), dtype=np.int64)
+def _modes(points: FloatArray) -> Callable[[IntArray, float], IntArray]:
+    """Return a function from groups of points and a level to the mode of each in its group."""
+    densities: dict[bytes, Callable[[float], IntArray]] = {}
+
+    def modes(groups: IntArray, level: float) -> IntArray:
+        labels = np.zeros(len(points), dtype=np.int64)
+        for group in np.unique(groups):
+            rows = np.flatnonzero(groups == group)
+            labels[rows] = labels.max() + 1
             if len(rows) >= FEWEST_ROWS:
-                modes = basins(spread[rows], alphas[levels])
-                near = nearest(patterns[members], points[rows], 1)[:, 0]
-            for level, labels in zip(levels, modes, strict=True):
-                found[level, members] = found[level].max() + 1 + labels[near]
-    return [np.unique(labels, return_inverse=True)[1] for labels in found]
+                if rows.tobytes() not in densities:
+                    densities[rows.tobytes()] = density_basins(points[rows])
+                labels[rows] += densities[rows.tobytes()](level)
+        return labels
+
+    return modes
 
 
 def _with_count(
-    memories: Memories, path: Path, gammas: FloatArray, n_clusters: int, seed: int
+    graph: Graph, path: Path, gammas: FloatArray, n_clusters: int, seed: int
 ) -> tuple[IntArray, float]:
     """Return a partition with this many clusters, and its resolution."""
-    graph = memories.graph
     if path.sizes[0] < n_clusters:
         gammas = np.geomspace(6.0, 6.0 * 4**15, 16)[::-1]
         path = graph.path(gammas, seed)
@@ -324,6 +292,5 @@ def _with_count(
     labels, chosen = path.labels[place], float(gammas[place])
     if path.sizes[place] > n_clusters:
         tree = merge_tree(graph.flow(labels), chosen)
-        groups = cut_tree(tree, n_clusters=n_clusters)[:, 0]
-        labels = groups[labels].astype(np.int64)
+        labels = cut_tree(tree, n_clusters=n_clusters)[:, 0][labels].astype(np.int64)
     return labels, chosen
