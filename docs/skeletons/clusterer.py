@@ -5,7 +5,7 @@ A clusterer is a scikit-learn estimator that learns memories and exposes them as
 implementation. The constructor stores its arguments unchanged; fitted attributes end in ``_``.
 
 Copy the class to ``src/isthmus/cluster/``, export it in ``isthmus/cluster/__init__.py``, and add it
-to ``tests/cluster/test_scikit_learn_checks.py``. If it iterates, derive it from ``MemoryEstimator``
+to ``tests/cluster/test_estimator_contract.py``. If it iterates, derive it from ``MemoryEstimator``
 in ``cluster/base.py``, which has the training loop, missing values, weights, streams, and files.
 """
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO
+from isthmus.cluster.data import distinct_rows
 from isthmus.errors import InvalidInputError
 
 
@@ -86,3 +87,13 @@ def test_far_off_queries_get_an_answer(make, blobs):
 def test_numbers_without_an_answer_are_refused(ask, words):
     with pytest.raises(InvalidInputError, match=words):
         ask(np.random.default_rng(0).normal(size=(12, 2)))
+
+
+def test_rows_stay_distinct_beside_a_column_of_huge_numbers():
+    generator = np.random.default_rng(0)
+    dates = np.repeat([1.6e18, 1.7e18], 150) + generator.integers(0, 86_400, 300) * 1e9
+    labels = np.arange(300) // 75
+    table = np.c_[dates, labels % 2 + 0.05 * generator.normal(size=300)]
+    table[::7, 1] = -table[::7, 1]
+    table = np.concatenate([table, [[0.0, 1.0], [-0.0, 1.0]]])
+    assert len(distinct_rows(table, np.ones(302))[0]) == 301

@@ -1,5 +1,7 @@
 """What scikit-learn's users expect of an estimator, for all four."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -7,10 +9,19 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.cluster import ClAMELBO
+from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO, GaussianMeanShift
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks(
+    [ClAM(), ClAMELBO(), ClAMCRP(), ClAMCRPELBO(), GaussianMeanShift(), BasinFlow()]
+)
+def test_scikit_learn_check(estimator: Any, check: Any) -> None:
+    check(estimator)
 
 
 def test_samples_come_from_the_learned_density(make, blobs):

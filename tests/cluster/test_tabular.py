@@ -1,10 +1,12 @@
 """TableModel: the estimators' own results, in the units of the table."""
 
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.preprocessing import StandardScaler
@@ -19,6 +21,7 @@ from isthmus.cluster import (
     ClAMELBO,
     GaussianMeanShift,
     TableModel,
+    refit_agreement,
 )
 from isthmus.errors import InvalidInputError
 
@@ -180,17 +183,18 @@ def test_a_constant_column_keeps_its_value_in_draws_of_saved_models_too(tmp_path
 
 def test_the_summary_states_why_there_are_so_many_clusters_and_other_numbers() -> None:
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(200, 6)) + 4 * (np.arange(200) % 3)[:, None] * [1, 0, 1, 0, 1, 0]
+    centres = 1.6 * rng.normal(size=(6, 8))
+    rows = rng.normal(size=(300, 8)) + centres[np.arange(300) % 6]
     found = TableModel.fit(rows).describe(rows)
     curve, summary = found.model.estimator.gap_curve_, found.summary
-    assert summary["n_clusters"] == 3
+    assert summary["n_clusters"] == 6
     assert summary["chosen_by"] == "gap"
     assert summary["resolution"] in curve["resolution"]
     assert f"at resolution {summary['resolution']}" in str(found)
     assert all(one["separation"] > 1 for one in summary["clusters"])
     assert "separation" in str(found)
     numbers = [one["n_clusters"] for one in summary["alternatives"]]
-    assert 3 not in numbers
+    assert 6 not in numbers
     assert len(set(numbers)) == len(numbers) == 3
     for one in summary["alternatives"]:
         again = TableModel.fit(rows, resolution=one["resolution"]).describe(rows)
@@ -234,3 +238,32 @@ def test_a_saved_basin_flow_labels_rows_as_before(tmp_path: Path) -> None:
 def test_settings_that_do_not_belong_together_are_refused(options: dict) -> None:
     with pytest.raises(InvalidInputError):
         TableModel.fit(X, **options)
+
+
+def plain_agreement(rows: np.ndarray, n_clusters: int) -> float:
+    """Match the clusters of two fits in every order, and count rows."""
+    rows = rows[np.random.default_rng(0).permutation(len(rows))]
+    first, second = (
+        KMeans(n_clusters, random_state=0, n_init=3).fit(half).predict(rows)
+        for half in (rows[::2], rows[1::2])
+    )
+    orders = map(np.array, permutations(range(n_clusters)))
+    return max(float((first == order[second]).mean()) for order in orders)
+
+
+@pytest.mark.parametrize("n_clusters", [1, 2, 4])
+def test_the_agreement_is_that_of_the_best_order_of_clusters(n_clusters: int) -> None:
+    rows = np.random.default_rng(1).normal(size=(121, 3))
+    estimator = KMeans(n_clusters, random_state=0, n_init=3)
+    assert refit_agreement(estimator, rows) == plain_agreement(rows, n_clusters)
+
+
+def test_clusters_that_are_not_there_are_certain_but_not_found_again() -> None:
+    # Posteriors are sharp in many dimensions, however arbitrary the clusters are.
+    blob = np.random.default_rng(2).normal(size=(400, 200))
+    found = TableModel.fit(blob, n_clusters=6).describe(blob).summary
+    assert found["mean_certainty"] > 0.95
+    assert found["refit_agreement"] < 0.5
+    places = 2 * np.random.default_rng(3).normal(size=(6, 200))[np.arange(400) % 6]
+    found = TableModel.fit(blob + places, n_clusters=6).describe(blob + places).summary
+    assert found["refit_agreement"] == 1

@@ -7,8 +7,7 @@ from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
 from isthmus.cluster.mean_shift import GaussianMeanShift
-from isthmus.cluster.stability import refit_agreement
-from isthmus.cluster.table_clusters import TableClusters
+from isthmus.cluster.table_clusters import TableClusters, refit_agreement
 from isthmus.cluster.tabular import TableModel
 from isthmus.extras import require
 

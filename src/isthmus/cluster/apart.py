@@ -14,15 +14,17 @@ from scipy.sparse import csr_array, eye_array
 from scipy.spatial import cKDTree
 from scipy.special import ndtri
 
-from isthmus.cluster.partition import (
+from isthmus.cluster.retrieval_graph import (
+    LEARNING_ROWS,
     RESOLUTIONS,
     FloatArray,
     Graph,
     IntArray,
+    Memories,
+    components,
     flux_ratios,
     merge_tree,
 )
-from isthmus.cluster.retrieval_graph import LEARNING_ROWS, Memories, components
 
 # Up to this dimension, densities can be estimated, and clusters are their modes. From fewer rows
 # than these, they can be in one dimension only.
@@ -30,6 +32,9 @@ DENSITY_DIM, FEWEST_ROWS = 3, 30
 # A density is judged by the rows in balls of this many: smaller modes are not found, and those of
 # much fewer would not be significant. Modes are joined along the links to so many neighbours.
 DENSITY_NEIGHBOURS, MODE_LINKS = 25, 10
+# In two and three dimensions, the dip test is for fewer rows than four balls of a density: of more,
+# it might tell the ends of a bent one with one mode apart.
+DIP_ROWS = 4 * DENSITY_NEIGHBOURS
 # The share of the distances on one side of a gap that are compared with it; others are outliers'.
 OUTLYING = 0.9
 # Rows whose graph shows whether a valley in one dimension is one in all: a budget of computation.
@@ -75,6 +80,7 @@ def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> lis
     """
     if table.shape[1] > DENSITY_DIM:
         spread = spread[:, _distinct(table)]
+    by_dip = not 1 < spread.shape[1] <= DENSITY_DIM or len(spread) < DIP_ROWS
     found: list[Split] = []
     waiting = [(np.arange(len(spread)), 0.0)] if spread.size else []
     while waiting:
@@ -86,8 +92,8 @@ def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> lis
         tests = []
         for place, view in enumerate(views):
             count = 1 if len(views) == 1 else 2 if place == own.shape[1] else 2 * own.shape[1]
-            for level, border in (_emptiest(view), _valley(view)):
-                tests.append((level * count, place, border))
+            found_by = [_emptiest(view), *([_valley(view)] if by_dip else [])]
+            tests += [(level * count, place, border) for level, border in found_by]
         for level, place, border in sorted(tests):
             beyond = views[place] > border
             if level > most:

@@ -43,7 +43,6 @@ from isthmus.distributed.blocks import Blocks, is_dask
 from isthmus.dynamics.retrieve import complete
 from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError
-from isthmus.kernel.logits import distance_logits
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
@@ -72,11 +71,6 @@ def as_number_or(value: Any, name: str, words: tuple[str, ...], **bounds: float)
         listed = " or ".join(map(repr, words))
         raise InvalidInputError(f"{name} must be {listed} or a number, not {value!r}.")
     return value
-
-
-def numpy_dtype(dtype: torch.dtype) -> Any:
-    """Return the NumPy dtype of float32 or float64 tensors."""
-    return np.float32 if dtype == torch.float32 else np.float64
 
 
 class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta):
@@ -389,7 +383,7 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
                     f"init has shape {given.shape}; it should hold finite means of shape "
                     f"({n_clusters or 'K'}, {rows.dim})."
                 )
-        return torch.from_numpy(self._units.into(given.astype(numpy_dtype(rows.dtype))))
+        return torch.from_numpy(self._units.into(given.astype(np.float64))).to(rows.dtype)
 
     @property
     def _is_spherical(self) -> bool:
@@ -444,18 +438,9 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the distance of each row to each memory, over known coordinates. -> (n, K)"""
-        X = self._table(X)
-        memories = torch.from_numpy(self.memories_)
-        centre = memories.mean(0)
-
-        def distances(values: Tensor, known: Tensor | None = None) -> Tensor:
-            if known is None:  # exact differences: a row on a memory is at distance zero
-                return torch.cdist(values, memories, compute_mode="donot_use_mm_for_euclid_dist")
-            inside = (values - centre).masked_fill(~known, 0)
-            logits = distance_logits(inside, memories - centre, 0.0, 1.0, known.to(values))
-            return (inside.square().sum(1, keepdim=True) - logits).clamp_(min=0).sqrt_()
-
-        return self._by_chunk(distances, X, self.n_clusters_ + X.shape[1])
+        X = self._table(X).astype(self.memories_.dtype, copy=False)
+        distances = [np.sqrt(np.nansum(np.square(X - each), 1)) for each in self.memories_]
+        return np.stack(distances, 1)
 
     @property
     def _n_features_out(self) -> int:

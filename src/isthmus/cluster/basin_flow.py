@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,12 +15,13 @@ from sklearn.utils import check_random_state
 from isthmus.bandwidth import leave_one_out
 from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
 from isthmus.cluster.data import RowSample, counted, in_blocks, measured, one_block
-from isthmus.cluster.partition import flux_ratios, merge_tree
 from isthmus.cluster.retrieval_graph import (
     LEARNING_ROWS,
     Memories,
     cluster_shares,
     components,
+    flux_ratios,
+    merge_tree,
     nearest,
     recall,
     recollection,
@@ -45,8 +47,7 @@ def _sums(
 ) -> NDArray[np.float64]:
     """Return weights of groups, and sums and weights of their known values. (K, 1 + 2 D)"""
     members = csr_array((weights, labels, np.arange(len(labels) + 1)), (len(labels), size))
-    known = ~np.isnan(X)
-    columns = np.ones((len(X), 1)), np.nan_to_num(X.astype(np.float64)), known
+    columns = np.ones((len(X), 1)), np.nan_to_num(X.astype(np.float64)), ~np.isnan(X)
     sums: NDArray[np.float64] = members.T @ np.hstack(columns)
     return sums
 
@@ -68,6 +69,7 @@ def _sums_of(block: TableBlock, model: BasinFlow) -> NDArray[np.float64] | None:
     return _sums(X, weights, model._labels(X), model.n_clusters_) if len(X) else None
 
 
+@dataclass(eq=False, repr=False)
 class BasinFlow(DensityEstimator):
     r"""Clustering by the flow of retrieval, with an unknown number of clusters.
 
@@ -85,12 +87,11 @@ class BasinFlow(DensityEstimator):
     2. Columns are standardised within these groups, and seen in their principal components.
     3. In up to three of these, clusters are modes of the density of each group: peaks with more
        rows around them than the saddle to a higher one, by more than chance allows (alpha).
-    4. In more, partitions at 16 resolutions are compared with those of tables with unimodal columns
-       and the rank correlations of the data. A partition is accepted if the walk leaves its
-       clusters `min_separation` times less often than clusters of that size in such a table, by
-       more than chance allows (alpha), and its energy is lower than if groups were unimodal.
-    5. Of these, the one whose energy lies furthest below that of unimodal tables is taken; without
-       any, the groups are the clusters.
+    4. In more, a partition at one of 16 resolutions is accepted if the walk leaves its clusters
+       `min_separation` times less often than clusters of that size in tables whose columns are
+       unimodal in each group, with the rank correlations of the data, by more than chance allows.
+    5. Of these, the one whose energy lies furthest below that of such tables is taken; without any,
+       the groups are the clusters.
 
     So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution
     (Reichardt and Bornholdt 2006), its minimiser Louvain's moves, the choice a gap statistic
@@ -160,32 +161,14 @@ class BasinFlow(DensityEstimator):
     (2, 2)
     """
 
-    n_clusters_: int
-    cluster_centers_: NDArray[Any]
-    barriers_: NDArray[Any]
-    separation_: NDArray[Any]
-    linkage_: NDArray[Any]
-    _pattern_labels: NDArray[Any]
-    _logits: NDArray[Any] | None = None  # which older files lack
-
-    def __init__(
-        self,
-        n_clusters: int | None = None,
-        *,
-        resolution: float | None = None,
-        min_cluster_size: int = 1,
-        alpha: float = 0.01,
-        min_separation: float = 1.25,
-        n_memories: Any = "auto",
-        random_state: Any = None,
-    ):
-        self.n_clusters = n_clusters
-        self.resolution = resolution
-        self.min_cluster_size = min_cluster_size
-        self.alpha = alpha
-        self.min_separation = min_separation
-        self.n_memories = n_memories
-        self.random_state = random_state
+    n_clusters: int | None = None
+    _: KW_ONLY
+    resolution: float | None = None
+    min_cluster_size: int = 1
+    alpha: float = 0.01
+    min_separation: float = 1.25
+    n_memories: Any = "auto"
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters of the rows of X, which are given as to :meth:`ClAMELBO.fit`.
@@ -200,16 +183,20 @@ class BasinFlow(DensityEstimator):
             self._set_columns(blocks)
         _, sample, self._units = measured(blocks, FLOAT32_LIMITS)
         self._check_settings(len(sample.keys))
-        self._learn(sample, blocks.total(_weight_of), generator)
+        choice, filled = self._learn(sample, blocks.total(_weight_of), generator)
         sums = blocks.total(_sums_of, self)
-        known = np.isfinite(means := _means(sums))
-        self.cluster_centers_ = np.where(known, means, self.cluster_centers_)
-        self._reorder(np.argsort(-sums[:, 0], kind="stable"))
+        order = np.argsort(-sums[:, 0], kind="stable")
+        self._renumber(order)
+        means = _means(sums)
+        self.cluster_centers_ = np.where(np.isfinite(means), means, filled)[order]
+        self._describe(choice)
         self._set_labels(X)
         return self
 
-    def _learn(self, sample: RowSample, total: float, generator: np.random.RandomState) -> None:
-        """Find the clusters of a sample of rows that stands for a total weight."""
+    def _learn(
+        self, sample: RowSample, total: float, generator: np.random.RandomState
+    ) -> tuple[Choice, NDArray[Any]]:
+        """Find the clusters of a sample of rows that stands for a total weight, and their means."""
         from isthmus.cluster.resolution import choose, one_cluster
 
         sample = sample.cut(LEARNING_ROWS)
@@ -219,31 +206,17 @@ class BasinFlow(DensityEstimator):
         table[gaps] = 0.0
         if gaps.any() and len(rows) > 1:
             self._fill(table, gaps, masses, generator)
-        varies = len(table) > 1 and np.ptp(table, axis=0).any()
-        self._adopt(
-            rows,
-            table,
-            masses,
-            choose(self, table, masses, generator) if varies else one_cluster(table, masses),
-        )
+        if len(table) == 1 or not np.ptp(table, axis=0).any():
+            choice = one_cluster(table, masses)
+        else:
+            choice = choose(self, table, masses, generator)
+        return choice, self._adopt(rows, table, masses, choice)
 
     @property
     def _categories(self) -> list[slice]:
         """The indicators of each category of a mixed data frame."""
         coding = self.__dict__.get("_coding")
         return [] if coding is None else [coding.places[place] for place in coding.categories]
-
-    def _reorder(self, order: NDArray[Any]) -> None:
-        """Put the clusters into another order."""
-        rank = np.argsort(order)
-        self._pattern_labels = rank[self._pattern_labels]
-        if self._logits is not None:
-            self._logits = self._logits[:, order]
-        self.barriers_ = self.barriers_[np.ix_(order, order)]
-        self.separation_ = self.separation_[order]
-        self.cluster_centers_ = self.cluster_centers_[order]
-        names = np.append(rank, np.arange(len(rank), 2 * len(rank)))  # merged ones keep theirs
-        self.linkage_[:, :2] = np.sort(names[self.linkage_[:, :2].astype(np.int64)], axis=1)
 
     def _check_settings(self, n_rows: int) -> None:
         as_count(self.min_cluster_size, "min_cluster_size")
@@ -285,8 +258,8 @@ class BasinFlow(DensityEstimator):
 
     def _adopt(
         self, rows: NDArray[Any], table: NDArray[Any], weights: NDArray[Any], choice: Choice
-    ) -> None:
-        """Set the fitted attributes."""
+    ) -> NDArray[Any]:
+        """Set what predictions need; return the means of clusters, gaps filled."""
         from isthmus.cluster.gaussians import gaussian_logits, gaussian_posteriors
 
         memories = choice.memories
@@ -308,34 +281,43 @@ class BasinFlow(DensityEstimator):
         labels = self._without_small(choice.labels, memories, shares, weights)
         found = cluster_shares(shares, labels).argmax(1)
         self.n_clusters_ = int(labels.max()) + 1
-        self._logits = logits = gaussian_logits(points, weights, found)
+        logits = gaussian_logits(points, weights, found)
         if logits is not None:
             parts, own = (
                 gaussian_posteriors(each, logits).argmax(1) for each in (memories.patterns, points)
             )
             sizes = np.bincount(own, weights, minlength=self.n_clusters_)
-            if len(set(parts)) < len(sizes) or sizes.min() < self._least_size:
-                self._logits = None
-            else:
+            if len(set(parts)) == len(sizes) and sizes.min() >= self._least_size:
                 labels, found = parts, own
-        self._pattern_labels = labels
+            else:
+                logits = None
+        # Clusters of one size are in the order of their first rows, which depends on values only.
+        order = np.argsort(np.unique(found, return_index=True)[1])
+        self._pattern_labels, self._logits = labels, logits
+        self._renumber(order)
+        means = _means(_sums(table, weights, found, self.n_clusters_))[order]
+        return self._units.back(means)
 
+    def _renumber(self, order: NDArray[Any]) -> None:
+        """Put the clusters into another order."""
+        self._pattern_labels = np.argsort(order)[self._pattern_labels]
+        if self._logits is not None:
+            self._logits = self._logits[:, order]
+
+    def _describe(self, choice: Choice) -> None:
+        """Set the attributes that explain the clusters."""
         self.resolution_, self.gap_, self.gap_curve_ = choice.resolution, choice.gap, choice.curve
         self.chosen_by_ = choice.reason
         gamma = 1.0 if np.isnan(choice.resolution) else choice.resolution
-        self.objective_ = memories.graph.energy(labels, gamma)
-        flow = memories.graph.flow(labels)
+        graph = choice.memories.graph
+        self.objective_ = graph.energy(self._pattern_labels, gamma)
+        flow = graph.flow(self._pattern_labels)
         total, leaving = flow.sum(1), np.where(np.eye(len(flow)), 0.0, flow).sum(1)
         with np.errstate(divide="ignore"):
             self.barriers_ = -np.log(flux_ratios(flow))
             self.separation_ = total * (1 - total) / leaving if len(flow) > 1 else leaving + np.nan
         np.fill_diagonal(self.barriers_, 0.0)
         self.linkage_ = merge_tree(flow, gamma)
-        means = _means(_sums(table, weights, found, self.n_clusters_))
-        self.cluster_centers_ = self._units.back(means)
-        # Clusters of one size are in the order of their first rows, which depends on values only.
-        first = [np.argmax(found == number) for number in range(self.n_clusters_)]
-        self._reorder(np.lexsort((first, -np.bincount(found, weights))))
 
     @property
     def _least_size(self) -> float:
@@ -396,9 +378,9 @@ class BasinFlow(DensityEstimator):
     def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
         from isthmus.cluster.gaussians import gaussian_posteriors
 
-        points = self._points(X)
-        if self._logits is not None:
-            return gaussian_posteriors(points, self._logits)
+        points, logits = self._points(X), getattr(self, "_logits", None)  # which older files lack
+        if logits is not None:
+            return gaussian_posteriors(points, logits)
         kept = self._patterns, self._pattern_weights, self._neighbours
         return cluster_shares(recollection(points, *kept), self._pattern_labels)
 

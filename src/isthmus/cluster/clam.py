@@ -55,15 +55,12 @@ def summed_loss(
 
 
 @torch.no_grad()
-def _total_loss(
-    rows: Rows, hidden: Tensor | None, parameters: MixtureParameters, steps: int, rate: float
-) -> float:
-    return sum(
-        float(
-            summed_loss(block, None if hidden is None else hidden[where], parameters, steps, rate)
-        )
-        for where, block in rows.blocks(len(parameters.means) + rows.dim)
+def _total_loss(rows: Rows, hidden: Tensor | None, *settings: Any) -> float:
+    losses = (
+        summed_loss(block, None if hidden is None else hidden[where], *settings)
+        for where, block in rows.blocks(len(settings[0].means) + rows.dim)
     )
+    return float(sum(losses))
 
 
 @torch.enable_grad()
@@ -90,17 +87,12 @@ class _Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class _ClAMState:
-    """One start of the training.
-
-    `final_beta` ends a schedule, `hidden` (N, D) are the coordinates that the masked objective
-    hides whenever it is evaluated, and `noise` draws batches and masks.
-    """
+    """One start of the training: `hidden` (N, D) is for evaluating, `noise` draws batches."""
 
     parameters: MixtureParameters
     adam: torch.optim.Adam
     learned: _Learned
     iteration: int
-    final_beta: float
     hidden: Tensor | None
     noise: torch.Generator
     objective: float
@@ -205,9 +197,8 @@ class ClAM(FiniteMixtureEstimator):
         return super()._dof_of_memories - self._is_spherical * self.n_clusters_
 
     def _projected(self, means: Tensor) -> Tensor:
-        if not self._is_spherical:
-            return means
-        return means / torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp(min=1e-30)
+        lengths = torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp(min=1e-30)
+        return means / lengths if self._is_spherical else means
 
     def _starts(
         self, rows: AnyRows, generator: RandomState, given: Tensor | None
@@ -220,7 +211,7 @@ class ClAM(FiniteMixtureEstimator):
             moved = [learned.means, *([learned.log_beta] if self.schedule == "learned" else [])]
             adam = torch.optim.Adam(moved + [learned.log_weights] * self._learns_weights)
             loss = self._loss(rows, hidden, parameters)
-            yield _ClAMState(parameters, adam, learned, 0, beta, hidden, noise, loss)
+            yield _ClAMState(parameters, adam, learned, 0, hidden, noise, loss)
 
     def _mask(self, rows: Rows, noise: torch.Generator) -> Tensor | None:
         """Draw the hidden coordinates of the masked objective, at least one in every row."""
@@ -243,10 +234,10 @@ class ClAM(FiniteMixtureEstimator):
                 f"On rows in blocks, ClAM takes all of them in every update: set batch_size to "
                 f"{len(rows)} or more, or use partial_fit or ClAMELBO."
             )
-        learned, adam = state.learned, state.adam
+        learned, adam, beta = state.learned, state.adam, state.parameters.beta
         if self.schedule == "annealed":
             done = min(state.iteration / ANNEALING_ITERATIONS, 1.0)
-            learned.log_beta.fill_(math.log(state.final_beta * ANNEALING_START ** (1 - done)))
+            learned.log_beta.fill_(math.log(beta * ANNEALING_START ** (1 - done)))
         # The step size falls over the iterations.
         adam.param_groups[0]["lr"] = self.learning_rate / math.sqrt(1 + state.iteration)
         for batch in self._batches(len(rows), state.noise):
@@ -260,7 +251,8 @@ class ClAM(FiniteMixtureEstimator):
             adam.step()
             learned.means.copy_(self._projected(learned.means))
             learned.log_weights.copy_(torch.log_softmax(learned.log_weights, 0))
-        beta = float(learned.log_beta.exp()) if self.schedule == "learned" else state.final_beta
+        if self.schedule == "learned":
+            beta = float(learned.log_beta.exp())
         parameters = MixtureParameters(learned.means.clone(), beta, learned.log_weights.clone())
         loss = self._loss(rows, state.hidden, parameters)
         return replace(state, parameters=parameters, iteration=state.iteration + 1, objective=loss)
@@ -289,10 +281,10 @@ class ClAM(FiniteMixtureEstimator):
         return self._loss(rows, hidden, parameters)
 
     def _has_converged(self, trace: list[float]) -> bool:
-        annealing = ANNEALING_ITERATIONS if self.schedule == "annealed" else 0
-        if len(trace) <= annealing + PATIENCE:
-            return False
-        return min(trace[:-PATIENCE]) - min(trace[-PATIENCE:]) <= self.tol * abs(trace[0])
+        fewest = PATIENCE + ANNEALING_ITERATIONS * (self.schedule == "annealed")
+        return len(trace) > fewest and min(trace[:-PATIENCE]) - min(
+            trace[-PATIENCE:]
+        ) <= self.tol * abs(trace[0])
 
     def _in_units(self, objectives: NDArray[Any], rows: AnyRows) -> NDArray[Any]:
         return objectives * self._units.scale**2

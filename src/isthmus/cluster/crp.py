@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from isthmus.cluster.base import PATIENCE, LearnedEnergy, MemoryEstimator, as_number_or, numpy_dtype
+from isthmus.cluster.base import PATIENCE, LearnedEnergy, MemoryEstimator, as_number_or
 from isthmus.cluster.crp_inference import (
     SMALLEST_COUNT,
     CRPPrior,
@@ -99,7 +99,11 @@ class _CRPEstimator(MemoryEstimator):
         complete = len(few) <= CHOOSING_ROWS
         if not complete:
             few = few.take(torch.from_numpy(generator.permutation(len(few))[:CHOOSING_ROWS]))
-        temper = math.sqrt(_effective_dimension(few) / rows.dim)
+        # The share of directions in use: the participation ratio of the covariance.
+        values = few.values.double() * few.weights.double().sqrt()[:, None]
+        spread = torch.linalg.svdvals(values).square()
+        in_use = float(spread.sum() ** 2 / spread.square().sum()) if values.any() else 1.0
+        temper = math.sqrt(in_use / rows.dim)
         limit = max(100, len(few) // 20)
         tries: list[tuple[float, _CRPState, _CRPState]] = []
         for _ in range(int(self.n_init)):
@@ -202,7 +206,7 @@ class _CRPEstimator(MemoryEstimator):
         places = state.prior.means(state.clusters).round(decimals=9).flip(1)
         order = np.lexsort([*places.T.numpy(), -shares.numpy()])
         ordered = replace(state, clusters=state.clusters.select(torch.from_numpy(order)))
-        self._adopt_clusters(rows, ordered, numpy_dtype(rows.dtype))
+        self._adopt_clusters(rows, ordered, rows.sample().values.numpy().dtype)
         return state.objective
 
     def _adopt_clusters(self, rows: AnyRows, state: _CRPState, dtype: Any) -> None:
@@ -261,15 +265,10 @@ class _CRPEstimator(MemoryEstimator):
 
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
-        X = self._table(X)
         energy = self.energy_
-
-        def share_of_new(*rows: Any) -> Any:
-            shares = energy._responsibilities(*rows)
-            # A row whose distances overflow is near no memory.
-            return shares[:, -1].masked_fill((shares == 0).all(1), 1)
-
-        return self._by_chunk(share_of_new, X, len(energy.means))
+        shares = self._by_chunk(energy._responsibilities, self._table(X), len(energy.means))
+        # A row whose distances overflow is near no memory.
+        return np.where((shares == 0).all(1), 1, shares[:, -1])
 
     @property
     def _known_energy(self) -> LearnedEnergy:
@@ -300,10 +299,7 @@ class ClAMCRP(_CRPEstimator):
     restaurant process has a larger one, opens a memory: the decision is by responsibility, not by
     flowing to the origin (erratum E10), and terms are normalised (erratum E8). After a sequential
     pass in a seeded order, memories are merged, opened and assigned anew until the evidence
-    converges. The result does not depend on the order of the rows.
-
-    Features should be on comparable scales (standardise first). The number of clusters is
-    indicative: real data often have no true one.
+    converges. Standardise features first. The number of clusters is indicative.
 
     Parameters
     ----------
@@ -313,12 +309,11 @@ class ClAMCRP(_CRPEstimator):
         Pitman-Yor discount; auto is 0.
     beta : "auto" or float
         Memories have covariance I / (2 beta). Auto tries clusters that keep 0.17 to 0.6 of the
-        variance inside them, on at most 2,000 rows, and takes the best by Calinski-Harabasz. If
-        alpha and discount are automatic, too, there is one cluster unless the log evidence per row
-        exceeds that of each of 10 sets of rows drawn from one Gaussian with the sample covariance
-        of the data by 0.15 nats.
+        variance inside them, on at most 2,000 rows, and takes the best by Calinski-Harabasz.
         Likelihoods are then raised to the power of the square root of the share of dimensions in
-        use (participation ratio), because correlated features would count repeatedly.
+        use (participation ratio), because correlated features would count repeatedly. If alpha and
+        discount are automatic, too, there is one cluster unless the log evidence per row exceeds
+        that of each of 10 draws from one Gaussian with the covariance of the data by 0.15 nats.
     rho : "auto" or float
         Means have covariance I / (2 rho) about the centre of the data; auto is the variance that
         beta leaves.
@@ -366,15 +361,12 @@ class ClAMCRP(_CRPEstimator):
 
 
 class ClAMCRPELBO(_CRPEstimator):
-    """ClAM+CRP with explicit posteriors (ClAM+CRP+ELBO), beta = 1 / (2 sigma^2).
+    """Clustering by posteriors with an unknown number of memories (ClAM+CRP+ELBO).
 
-    Each row is divided among existing and new memories in proportion to its posterior, the fixed
-    point of the ELBO's dynamics, instead of joining one. As in :class:`ClAMCRP`, rows for which
-    the new cluster is the most probable open memories; then every row takes its posterior over
-    all memories, those just opened included. The probability of a memory that no row has opened
-    is divided among the others, so that the counts add up to the rows.
-
-    Parameters and attributes are those of :class:`ClAMCRP`.
+    Each row is divided among memories in proportion to its posterior, the fixed point of the
+    ELBO's dynamics. As in :class:`ClAMCRP`, whose parameters and attributes it has, rows for which
+    the new cluster is the most probable open memories first. The probability of a memory that no
+    row has opened is divided among the others, so that the counts add up to the rows.
     """
 
     _soft = True
@@ -384,11 +376,3 @@ def _smallest_size(counts: Tensor) -> float:
     """Return the weight that a cluster needs to stay if no least size is given."""
     mean, total = float(counts.mean()), float(counts.sum())
     return max(3.0, min(0.5 * mean, SMALLEST_SHARE * total))
-
-
-def _effective_dimension(rows: Rows) -> float:
-    """Return the participation ratio of the covariance: the number of directions in use."""
-    values = rows.values.double() * rows.weights.double().sqrt()[:, None]
-    small = values.T @ values if values.shape[1] <= values.shape[0] else values @ values.T
-    spread = float(small.square().sum())
-    return float(small.diagonal().sum()) ** 2 / spread if spread > 0 else 1.0

@@ -37,8 +37,7 @@ def units_of(X: NDArray[Any], weights: NDArray[Any], given: bool = False) -> Sca
     """Return units with the weighted mean of X as centre, and a mean variance of 1 per feature."""
     if given:
         return Scaling(np.zeros(X.shape[1]), 1.0)
-    moments = Moments.of(TableBlock("X", 0, X, weights))
-    assert moments is not None
+    moments: Moments = one_block(X, weights).total(Moments.of)
     return moments.units()
 
 
@@ -134,22 +133,21 @@ class Rows:
 
     def __add__(self, other: Rows) -> Rows:
         """Return the rows of both, equal ones as one, in an order that depends on values only."""
-        assert self.keys is not None
-        assert other.keys is not None
-        keys = torch.cat([self.keys, other.keys])
-        weights = torch.cat([self.weights, other.weights])
+        keys, values, weights = (
+            torch.cat([getattr(rows, name) for rows in (self, other)])
+            for name in ("keys", "values", "weights")
+        )
         observed = None
         if self.observed is not None or other.observed is not None:
-            observed = torch.cat([self.known, other.known])
-        both = Rows(torch.cat([self.values, other.values]), weights, observed, keys)
+            both = [
+                torch.ones_like(rows.values) if rows.observed is None else rows.observed
+                for rows in (self, other)
+            ]
+            observed = torch.cat(both)
         _, first, group = np.unique(keys.numpy(), return_index=True, return_inverse=True)
         masses = torch.from_numpy(np.bincount(group, weights.numpy())).to(weights.dtype)
-        return replace(both.take(torch.from_numpy(first)), weights=masses)
-
-    @property
-    def known(self) -> Tensor:
-        """One where a value is known, else zero. (N, D)"""
-        return torch.ones_like(self.values) if self.observed is None else self.observed
+        distinct = Rows(values, weights, observed, keys).take(torch.from_numpy(first))
+        return replace(distinct, weights=masses)
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -351,17 +349,27 @@ class BlockRows:
     total: float
     square: float
     known_total: float
-    dim: int
-    dtype: torch.dtype
-    smallest_variance: float
 
     @classmethod
     def of(cls, raw: Blocks, n_rows: int, few: RowSample, units: Scaling) -> BlockRows:
         """Convert blocks to internal units, where they are."""
-        rows, some = raw.mapped(_sample, few.values.dtype, units), few.rows(units)
-        total, square, known = rows.total(_totals).tolist()
-        about = some.dim, some.dtype, some.smallest_variance
-        return cls(rows, some, n_rows, total, square, known, *about)
+        rows = raw.mapped(_sample, few.values.dtype, units)
+        return cls(rows, few.rows(units), n_rows, *rows.total(_totals).tolist())
+
+    @property
+    def dim(self) -> int:
+        """The number of features D."""
+        return self.few.dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Float32 or float64."""
+        return self.few.dtype
+
+    @property
+    def smallest_variance(self) -> float:
+        """The variance below which rounding errors would decide."""
+        return self.few.smallest_variance
 
     def __len__(self) -> int:
         """Return the number of distinct rows, if all are in the sample, or else of all rows."""

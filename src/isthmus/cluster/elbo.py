@@ -38,7 +38,7 @@ def elbo_energy(logits: Tensor, log_joint: Tensor) -> Tensor:
     """
     logits, log_joint = as_points(logits, "logits"), as_points(log_joint, "log_joint")
     try:
-        torch.broadcast_shapes(logits.shape[:-1], log_joint.shape[:-1])
+        torch.broadcast_shapes(logits.shape, log_joint.shape)
     except RuntimeError as error:
         raise ShapeError(f"logits and log_joint must have shapes that broadcast: {error}") from None
     if logits.shape[-1:] != log_joint.shape[-1:]:
@@ -113,18 +113,15 @@ def elbo_flow(
             )
     target = log_joint - log_joint.mean(-1, keepdim=True)
     posterior = torch.softmax(target, -1)
-    shape = log_joint.shape[:-1]
+    steps = torch.zeros(log_joint.shape[:-1], dtype=torch.int64, device=log_joint.device)
     if dynamics == "exact":
-        ones = torch.ones(shape, device=log_joint.device)
-        return Flow(target, ones.to(torch.int64), ones.bool())
+        return Flow(target, steps + 1, steps == 0)
     logits = torch.zeros_like(target) if start is None else start - start.mean(-1, keepdim=True)
-    steps = torch.zeros(shape, dtype=torch.int64, device=log_joint.device)
-    moving = torch.ones(shape, dtype=torch.bool, device=log_joint.device)
-    for _ in range(max_steps):
+    for done in range(max_steps + 1):
         log_q = torch.log_softmax(logits, -1)
         q = log_q.exp()
         moving = (q - posterior).abs().amax(-1) > tol
-        if not bool(moving.any()):
+        if done == max_steps or not bool(moving.any()):
             break
         pull = target - log_q
         if dynamics == "euclidean":
@@ -133,9 +130,6 @@ def elbo_flow(
             pull = pull - pull.mean(-1, keepdim=True)
         logits = torch.where(moving[..., None], logits + step_size * pull, logits)
         steps += moving
-    else:
-        reached = torch.softmax(logits, -1)
-        moving = (reached - posterior).abs().amax(-1) > tol
     return Flow(logits, steps, ~moving)
 
 

@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or, numpy_dtype
+from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or
 from isthmus.cluster.data import AnyRows, Rows
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation, labelled
 from isthmus.errors import InvalidInputError
@@ -71,8 +71,9 @@ class FiniteMixtureEstimator(MemoryEstimator):
         if len(few) <= n_clusters:  # a memory for every distinct row
             yield few.values[torch.arange(n_clusters) % len(few)]
             return
-        automatic = 10 if len(rows) <= SMALL_DATA else 1
-        n_init = automatic if self.n_init == "auto" else int(self.n_init)
+        n_init = self.n_init
+        if n_init == "auto":
+            n_init = 10 if len(rows) <= SMALL_DATA else 1
         # Unknown coordinates count as their column mean.
         values, weights = few.values.numpy(), few.weights.numpy()
         if self.init == "k-means":
@@ -143,10 +144,10 @@ class FiniteMixtureEstimator(MemoryEstimator):
 
     def _parameters(self, rows: AnyRows) -> MixtureParameters:
         """Return the fitted attributes in internal units."""
-        means = self._units.into(self.memories_.astype(numpy_dtype(rows.dtype)))
+        means = torch.from_numpy(self._units.into(self.memories_.astype(np.float64)))
         log_weights = torch.from_numpy(self._log_weights).to(rows.dtype)
         beta = self.beta_ * self._units.scale**2
-        return MixtureParameters(torch.from_numpy(means), beta, log_weights)
+        return MixtureParameters(means.to(rows.dtype), beta, log_weights)
 
     def _adopt(self, rows: AnyRows, state: Any) -> float:
         """Also set statistics that count as many batches of a stream."""

@@ -8,8 +8,7 @@ from scipy.special import logsumexp, softmax
 from sklearn.cluster import kmeans_plusplus
 
 from isthmus.bandwidth import leave_one_out
-from isthmus.cluster.partition import FloatArray, IntArray
-from isthmus.cluster.retrieval_graph import nearest
+from isthmus.cluster.retrieval_graph import FloatArray, IntArray, nearest
 
 # Budgets of computation: rows of both densities, iterations, and starts beside the clusters.
 GAUSSIAN_ROWS, KERNEL_ROWS, GAUSSIAN_STEPS, GAUSSIAN_STARTS = 5000, 1000, 300, 10

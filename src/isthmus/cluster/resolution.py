@@ -21,8 +21,17 @@ from isthmus.cluster.apart import (
     grouped,
     splits,
 )
-from isthmus.cluster.partition import RESOLUTIONS, FloatArray, Graph, IntArray, Path, merge_tree
-from isthmus.cluster.retrieval_graph import Memories, components, nearest
+from isthmus.cluster.retrieval_graph import (
+    RESOLUTIONS,
+    FloatArray,
+    Graph,
+    IntArray,
+    Memories,
+    Path,
+    components,
+    merge_tree,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from isthmus.cluster.basin_flow import BasinFlow
@@ -106,6 +115,7 @@ def choose(
         if points.shape[1] <= DENSITY_DIM or few:
             return inside, None
         accepted = possible & (excess(level) > np.log(model.min_separation))
+        accepted &= gaps > student.ppf(1 - level, len(energies) - 1) * errors
         if not accepted.any():
             return inside, None
         allowed = np.where(accepted, gaps, -np.inf)
