@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO
-from isthmus.cluster.data import distinct_rows
+from isthmus.cluster.data import RowSample
 from isthmus.errors import InvalidInputError
 
 
@@ -96,4 +96,4 @@ def test_rows_stay_distinct_beside_a_column_of_huge_numbers():
     table = np.c_[dates, labels % 2 + 0.05 * generator.normal(size=300)]
     table[::7, 1] = -table[::7, 1]
     table = np.concatenate([table, [[0.0, 1.0], [-0.0, 1.0]]])
-    assert len(distinct_rows(table, np.ones(302))[0]) == 301
+    assert len(RowSample.of(table, np.ones(302)).values) == 301

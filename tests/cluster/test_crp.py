@@ -139,3 +139,13 @@ def test_a_pair_of_small_blobs_is_found(make_crp, dim):
     X[:100, 0] += 6
     labels = make_crp().fit(X).labels_
     assert adjusted_rand_score(np.arange(200) < 100, labels) > 0.9
+
+
+@pytest.mark.parametrize(("n_clusters", "dim"), [(3, 2), (8, 3)])
+def test_clusters_far_apart_are_neither_merged_nor_split(make_crp, n_clusters, dim):
+    """They keep less than a hundredth of the variance inside them."""
+    for seed in range(3):
+        rng = np.random.default_rng([seed, dim])
+        y = rng.integers(0, n_clusters, 100 * n_clusters)
+        X = 15 * rng.normal(size=(n_clusters, dim))[y] + rng.normal(size=(len(y), dim))
+        assert adjusted_rand_score(y, make_crp().fit(X).labels_) > 0.9

@@ -32,6 +32,7 @@ from isthmus.cluster.data import (
     BlockRows,
     Rows,
     RowSample,
+    fits_float32,
     in_blocks,
     largest_value,
     measured,
@@ -55,8 +56,6 @@ from isthmus.validation import LARGEST_SQUARED, as_count, as_flag, as_number, as
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
 
 CHUNK_ENTRIES = 2**22
-# Squares of numbers beyond these, or one over them, do not fit into float32.
-FLOAT32_LIMITS = SMALLEST_FLOAT32, LARGEST_FLOAT32 = 1e-12, 1e15
 # Models whose objective may rise are judged over this many iterations.
 PATIENCE = 5
 # Entries of `objective_trace_` that a stream keeps.
@@ -111,10 +110,7 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
         kinds = [np.float64, np.float32]
         X = encoded(self, X, reset)
         table = checked_table(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
-        if table.dtype == np.float64:
-            return table
-        fits = SMALLEST_FLOAT32 < largest_value(table) < LARGEST_FLOAT32
-        return table if fits else table.astype(np.float64)
+        return table if fits_float32(largest_value(table)) else table.astype(np.float64, copy=False)
 
     def _set_columns(self, blocks: Blocks) -> None:
         """Set the number and the names of the features."""
@@ -307,7 +303,7 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         if blocks is not None:
             self._require_blocks()
             self._set_columns(blocks)
-            n_rows, few, self._units = measured(blocks, FLOAT32_LIMITS)
+            n_rows, few, self._units = measured(blocks)
             self._check_settings(n_rows)
             return BlockRows.of(blocks, n_rows, few, self._units)
         X, weights = self._validated(X, sample_weight, reset=True)

@@ -13,7 +13,7 @@ from scipy.special import expit, logsumexp
 from sklearn.utils import check_random_state
 
 from isthmus.bandwidth import leave_one_out
-from isthmus.cluster.base import FLOAT32_LIMITS, DensityEstimator
+from isthmus.cluster.base import DensityEstimator
 from isthmus.cluster.data import RowSample, counted, in_blocks, measured, one_block
 from isthmus.cluster.retrieval_graph import (
     LEARNING_ROWS,
@@ -89,9 +89,10 @@ class BasinFlow(DensityEstimator):
        rows around them than the saddle to a higher one, by more than chance allows (alpha).
     4. In more, a partition at one of 16 resolutions is accepted if the walk leaves its clusters
        `min_separation` times less often than clusters of that size in tables whose columns are
-       unimodal in each group, with the rank correlations of the data, by more than chance allows.
-    5. Of these, the one whose energy lies furthest below that of such tables is taken; without any,
-       the groups are the clusters.
+       unimodal in each group, with the rank correlations of the data, and its energy is lower than
+       theirs, both by more than chance allows (alpha).
+    5. Of these, the one whose energy lies furthest below is taken; without any, the groups are the
+       clusters.
 
     So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution
     (Reichardt and Bornholdt 2006), its minimiser Louvain's moves, the choice a gap statistic
@@ -181,7 +182,7 @@ class BasinFlow(DensityEstimator):
             blocks = one_block(*self._validated(X, sample_weight, reset=True))
         else:
             self._set_columns(blocks)
-        _, sample, self._units = measured(blocks, FLOAT32_LIMITS)
+        _, sample, self._units = measured(blocks)
         self._check_settings(len(sample.keys))
         choice, filled = self._learn(sample, blocks.total(_weight_of), generator)
         sums = blocks.total(_sums_of, self)

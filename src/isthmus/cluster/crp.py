@@ -30,9 +30,9 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.validation import LARGEST_SQUARED, as_choice, as_count, as_flag
 
-# With beta="auto": the shares of the variance that clusters may keep inside them, and how many
-# rows are used to choose one.
-INNER_SHARES = tuple(np.geomspace(0.6, 0.17, 8))
+# With beta="auto": the shares of the variance that clusters may keep inside them, of which those
+# above the second number are always tried, and how many rows are used to choose one.
+INNER_SHARES, TRIED = 0.6 * (0.17 / 0.6) ** (np.arange(36) / 7), 0.16
 CHOOSING_ROWS = 2000
 # There is one cluster unless the evidence per row, in nats, is higher by this than in every one of
 # so many sets of rows drawn from one Gaussian with the covariance of the data.
@@ -107,15 +107,19 @@ class _CRPEstimator(MemoryEstimator):
         limit = max(100, len(few) // 20)
         tries: list[tuple[float, _CRPState, _CRPState]] = []
         for _ in range(int(self.n_init)):
-            order = generator.permutation(len(few))
-            for share in INNER_SHARES:
+            order, highest = generator.permutation(len(few)), (-math.inf, 1)
+            for share in INNER_SHARES.tolist():
                 prior = self._prior_of(share, temper)
                 opened = sequential_pass(few, order, prior)
                 if len(opened) > limit and tries:
                     break  # a larger beta would open even more clusters
                 found = _CRPState(settle(few, opened, prior, self._soft), prior)
                 kept = self._without_small(few, found)
-                tries.append((kept.clusters.calinski_harabasz(), found, kept))
+                score, size = kept.clusters.calinski_harabasz(), len(kept.clusters)
+                tries.append((score, found, kept))
+                if share < TRIED and size > highest[1] and score < highest[0]:
+                    break  # clusters are split
+                highest = max(highest, (score, size))
         # Several values of beta often find the same clusters. The largest of them is the best at
         # separating new clusters of a stream from known ones.
         best = max(score for score, _, _ in tries)
@@ -308,8 +312,9 @@ class ClAMCRP(_CRPEstimator):
     discount : "auto" or float in [0, 1)
         Pitman-Yor discount; auto is 0.
     beta : "auto" or float
-        Memories have covariance I / (2 beta). Auto tries clusters that keep 0.17 to 0.6 of the
-        variance inside them, on at most 2,000 rows, and takes the best by Calinski-Harabasz.
+        Memories have covariance I / (2 beta). Auto tries clusters that keep 0.6 to 0.17 of the
+        variance inside them, and less for as long as Calinski-Harabasz does not fall, on at most
+        2,000 rows, and takes the best.
         Likelihoods are then raised to the power of the square root of the share of dimensions in
         use (participation ratio), because correlated features would count repeatedly. If alpha and
         discount are automatic, too, there is one cluster unless the log evidence per row exceeds

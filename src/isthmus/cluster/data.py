@@ -250,8 +250,9 @@ class RowSample:
     @classmethod
     def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> RowSample:
         """Join equal rows of a table."""
-        values, masses, _, keys = distinct_rows(X, weights)
-        return cls(values, masses, keys)
+        keys, first, group = np.unique(row_hashes(X), return_index=True, return_inverse=True)
+        order = np.argsort(projected(X[first]), kind="stable")
+        return cls(X[first[order]], np.bincount(group, weights)[order], keys[order])
 
     def __add__(self, other: RowSample) -> RowSample:
         parts = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -302,18 +303,15 @@ def projected(X: NDArray[Any]) -> NDArray[np.float64]:
     return places
 
 
-def distinct_rows(X: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Return the distinct rows in an order of values, their weights, places of rows, and hashes."""
-    keys, first, group = np.unique(row_hashes(X), return_index=True, return_inverse=True)
-    order = np.argsort(projected(X[first]), kind="stable")
-    masses = np.bincount(group, weights)[order]
-    return X[first[order]], masses, np.argsort(order)[group], keys[order]
-
-
 def largest_value(X: NDArray[Any]) -> float:
     """Return the largest absolute value, or 1 if there is none above 0."""
     largest = np.fmax(np.fmax.reduce(X, None), -np.fmin.reduce(X, None))
     return float(np.nan_to_num(largest)) or 1.0
+
+
+def fits_float32(size: float) -> bool:
+    """Return True if squares of such numbers, and one over them, fit into float32."""
+    return 1e-12 < size < 1e15
 
 
 def in_blocks(X: Any, sample_weight: Any = None) -> Blocks | None:
@@ -400,9 +398,9 @@ def _totals(rows: Rows) -> NDArray[np.float64]:
     return np.array([rows.total, rows.square, rows.known_total])
 
 
-def measured(raw: Blocks, limits: tuple[float, float]) -> tuple[int, RowSample, Scaling]:
+def measured(raw: Blocks) -> tuple[int, RowSample, Scaling]:
     """Return the number of rows that count, a sample of them (float32 if it fits), and units."""
     moments: Moments = raw.total(Moments.of)
-    units, narrow = moments.units(), limits[0] < moments.size < limits[1]
-    few: RowSample = raw.total(_sample, raw.layout.dtype if narrow else np.dtype(np.float64))
-    return moments.n_rows, few, units
+    dtype = raw.layout.dtype if fits_float32(moments.size) else np.dtype(np.float64)
+    few: RowSample = raw.total(_sample, dtype)
+    return moments.n_rows, few, moments.units()
