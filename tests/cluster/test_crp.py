@@ -147,5 +147,7 @@ def test_clusters_far_apart_are_neither_merged_nor_split(make_crp, n_clusters, d
     for seed in range(3):
         rng = np.random.default_rng([seed, dim])
         y = rng.integers(0, n_clusters, 100 * n_clusters)
-        X = 15 * rng.normal(size=(n_clusters, dim))[y] + rng.normal(size=(len(y), dim))
+        places = rng.permutation(5**dim)[:n_clusters]  # of a grid
+        centres = 12.0 * np.transpose(np.unravel_index(places, (5,) * dim))
+        X = centres[y] + rng.normal(size=(len(y), dim))
         assert adjusted_rand_score(y, make_crp().fit(X).labels_) > 0.9

@@ -50,54 +50,53 @@ def exceeds_memory(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class StreamedClusters(Summarised):
-    """The clusters of a file. ``print`` shows a summary.
-
-    `totals` (4, K) are of each cluster its rows, the sums of their certainty and log-density, and
-    the number of certain ones.
-    """
+    """The clusters of a file. ``print`` shows a summary."""
 
     model: TableModel
-    totals: NDArray[np.float64]
+    n_rows: int
+    sizes: NDArray[np.int64]
+    certainty: NDArray[np.float64]
+    certain: int
+    log_density: float
     notes: tuple[str, ...] = ()
 
-    @staticmethod
-    def totals_of(rows: TableClusters) -> NDArray[np.float64]:
-        """Return the totals of some rows."""
-        certain = rows.certainty >= CERTAIN
-        values = np.ones(len(rows.X)), rows.certainty, rows.log_density, certain
-        size = rows.model.estimator.n_clusters_
-        return np.array([np.bincount(rows.labels, each, minlength=size) for each in values])
+    @classmethod
+    def of(cls, rows: TableClusters) -> StreamedClusters:
+        """Return the part of the summary of some rows."""
+        certainty, size = rows.certainty, rows.model.estimator.n_clusters_
+        sums: NDArray[Any] = np.bincount(rows.labels, certainty, minlength=size)
+        certain, log_density = int((certainty >= CERTAIN).sum()), float(rows.log_density.sum())
+        sizes = np.bincount(rows.labels, minlength=size)
+        return cls(rows.model, len(rows.X), sizes, sums, certain, log_density)
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rows in the file."""
-        return int(self.totals[0].sum())
+    def __add__(self, other: StreamedClusters) -> StreamedClusters:
+        names = ("n_rows", "sizes", "certainty", "certain", "log_density")
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property
     def summary(self) -> dict[str, Any]:
         """The contents of the printed summary as plain numbers and words, for JSON."""
         memories = self.model.scaling.back(self.model.estimator.cluster_centers_)
-        _, certainty, log_density, certain = self.totals.sum(1) / self.n_rows
-        clusters = [
-            {
-                "cluster": number + 1,
-                "size": int(size),
-                "share": float(size / self.n_rows),
-                "certainty": float(total / size) if size else None,
-                "memory": dict(zip(self.model.columns, memories[number].tolist(), strict=True)),
-            }
-            for number, (size, total, *_) in enumerate(self.totals.T)
-        ]
+        shares, means = self.sizes / self.n_rows, self.certainty / np.maximum(self.sizes, 1)
         return {
             "rows": self.n_rows,
             "features": len(self.model.columns),
             "method": self.model.name,
             "standardised": self.model.scaling.standardises,
-            "n_clusters": len(clusters),
-            "mean_log_density": float(log_density),
-            "mean_certainty": float(certainty),
-            "share_sure": float(certain),
-            "clusters": clusters,
+            "n_clusters": len(self.sizes),
+            "mean_log_density": self.log_density / self.n_rows,
+            "mean_certainty": float(self.certainty.sum()) / self.n_rows,
+            "share_sure": self.certain / self.n_rows,
+            "clusters": [
+                {
+                    "cluster": number + 1,
+                    "size": int(size),
+                    "share": float(shares[number]),
+                    "certainty": float(means[number]) if size else None,
+                    "memory": dict(zip(self.model.columns, memory.tolist(), strict=True)),
+                }
+                for number, (size, memory) in enumerate(zip(self.sizes, memories, strict=True))
+            ],
         }
 
     def __str__(self) -> str:
@@ -175,20 +174,23 @@ def cluster_file(
     del estimator.feature_names_in_  # as in TableModel.fit, which has names of its own
     model = TableModel(estimator.energy_, scaling, table.columns, estimator)
     names = table.id_name, table.label_name or ""
-    totals, n_rows = np.zeros((4, estimator.n_clusters_)), 0
+    found: StreamedClusters | None = None
     with _writer(Path(output)) as write, progress("writing rows", len(blocks.places)) as report:
         for block in blocks:
             where, group = blocks.places[block.number]
             beside = source(where, group, list(aside.values())).frame
-            row_numbers = np.arange(len(block.values)) + n_rows + 1
-            ids = beside[aside["id"]].array if "id" in aside else row_numbers
+            start, size = found.n_rows if found else 0, len(block.values)
+            ids = beside[aside["id"]].array if "id" in aside else np.arange(size) + start + 1
             classes = beside[aside["label"]].array if "label" in aside else None
             rows = TableClusters(model, block.values, ids, classes, *names, refit=False)
             write(rows.to_frame(posteriors))
-            totals, n_rows = totals + StreamedClusters.totals_of(rows), n_rows + len(row_numbers)
+            part = StreamedClusters.of(rows)
+            found = found + part if found else part
             report(block.number + 1)
+    if found is None:
+        raise InvalidInputError(f"{path} has no rows.")
     notes = notes_on(table.X, table.columns, standardise)
-    return StreamedClusters(model, totals, (*table.notes, *notes))
+    return replace(found, notes=(*table.notes, *notes))
 
 
 def _sample(
