@@ -120,8 +120,8 @@ class _CRPEstimator(MemoryEstimator):
                 if share < TRIED and size > highest[1] and score < highest[0]:
                     break  # clusters are split
                 highest = max(highest, (score, size))
-        # Several values of beta often find the same clusters: a larger one separates new clusters of
-        # a stream better from known ones, but beyond this it splits them.
+        # Several values of beta often find the same clusters: a larger one separates new clusters
+        # of a stream better from known ones, but beyond this it splits them.
         best, sharp = max(score for score, _, _ in tries), temper * 0.5 / TRIED
         equals = [states for score, *states in tries if score >= best * (1 - 1e-9)]
         found, kept = min(equals, key=lambda states: abs(math.log(states[0].prior.beta / sharp)))
