@@ -206,6 +206,30 @@ def test_gaps_are_drawn_or_filled(columns) -> None:
     assert ks_2samp(filled.height, table.height.dropna()).pvalue > 0.001
 
 
+@pytest.mark.parametrize("gaps", ["keep", "fill"])
+def test_rows_with_gaps_are_counted_as_copies_of_rows_with_the_same_gaps(gaps) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=60).round(1), "b": rng.integers(0, 3, 60)})
+    table.loc[::3, "a"] = np.nan
+    draws = draw_rows(table, 300, gaps=gaps, check=False)
+    known = set(map(tuple, table.fillna(-99).to_numpy()))
+    assert draws.copies == sum(tuple(row) in known for row in draws.rows.fillna(-99).to_numpy())
+    assert (draws.copies > 50) == (gaps == "keep")  # a gap beside any b is known
+    assert abs(draws.rows.a.isna().mean() - (gaps == "keep") / 3) < 0.08
+
+
+def test_given_values_have_no_gaps_and_are_held_by_their_column() -> None:
+    table = people(90).astype({"age": "uint8"})
+    table.loc[::3, "height"] = np.nan
+    rows = draw_rows(table, 90, given={"height": (1.5, 1.7)}, check=False).rows
+    assert rows.height.between(1.5, 1.7).all()
+    rows = draw_rows(table, 90, given={"age": (30.5, 33.2)}, check=False).rows
+    assert set(rows.age) <= {31, 32, 33}
+    for age in (30.5, 300, (30.2, 30.8)):
+        with pytest.raises(IsthmusError, match="age"):
+            draw_rows(table, 3, given={"age": age}, check=False)
+
+
 @pytest.mark.parametrize(
     "given", ["age", {"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": (1, 2, 3)}]
 )

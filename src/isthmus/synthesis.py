@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 from scipy.special import ndtr, ndtri, softmax
 from scipy.stats import norm
 
@@ -20,7 +21,7 @@ from isthmus.extras import require
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.table_mixture import StudentMixture
 from isthmus.printing import Summarised
-from isthmus.tables.encoding import count_decimals
+from isthmus.tables.encoding import as_frame, as_integers, count_decimals
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed, require_kind
 
 if TYPE_CHECKING:
@@ -165,7 +166,6 @@ def draw_rows(
     import pandas as pd
 
     from isthmus.tables.categories import warn_of_columns
-    from isthmus.tables.encoding import as_frame
 
     n, seed = as_count(n, "n", at_most=MOST_DRAWS), as_seed(seed)
     sigma = None if sigma is None else as_number(sigma, "sigma", above=0)
@@ -188,11 +188,15 @@ def draw_rows(
     warn_of_columns(frame)
     coded = _CodedTable.of(frame)
     options: dict[str, Any] = {"sigma": sigma, "privacy": privacy, "outside": outside, "seed": seed}
-    generator = _RowGenerator(coded, model="kernel" if given else model, **options)
+    generator = _RowGenerator(
+        coded, model="kernel" if given else model, keep_gaps=gaps == "keep", **options
+    )
     if given:
         generator.set_given(given)
-    codes = generator.draw(n, keep_gaps=gaps == "keep")
-    rows, copies = coded.decoded(codes), int(generator.copied(codes).sum())
+    codes = generator.draw(n)
+    rows = coded.decoded(codes)
+    known = generator.known if gaps == "fill" else set(_keys(coded.codes))
+    copies = sum(key in known for key in _keys(codes))
     found = Draws(rows, generator.kind, generator.adaptive, None, None, copies)
     if check and len(frame) * HELD_OUT >= FEWEST_CHECKED:
         found = replace(found, **_checked(generator, model, options))
@@ -238,8 +242,6 @@ class _CodedTable:
         """Return draws with the columns, types and categories of the table."""
         import pandas as pd
 
-        from isthmus.tables.encoding import as_integers
-
         columns = []
         for place, (name, dtype) in enumerate(self.dtypes.items()):
             values: Any = drawn[:, place]
@@ -263,12 +265,13 @@ class _RowGenerator:
         privacy: float,
         outside: bool,
         seed: int,
+        keep_gaps: bool = False,
     ) -> None:
         self.table, self.levels, self.codes = table, table.levels, table.codes
         self.outside, self.privacy, self.seed = outside, privacy, seed
-        self.gaps = np.isnan(self.codes)
+        self.gaps = np.isnan(self.codes) & keep_gaps
         self.given: dict[int, tuple[float, float]] = {}
-        if self.gaps.any():
+        if np.isnan(self.codes).any():
             self.codes = _filled(self.codes, np.random.default_rng(seed))
         self.low, self.high = self.codes.min(0), self.codes.max(0)
         self.moving = np.setdiff1d(np.flatnonzero(self.low < self.high), list(self.levels))
@@ -323,8 +326,8 @@ class _RowGenerator:
             kept[:, place] = (times >= max(ATOM_ROWS, ATOM_SHARE * count))[which]
         return kept
 
-    def draw(self, n: int, keep_gaps: bool = False) -> FloatArray:
-        """Return n rows of numbers and codes of categories. (n, D)"""
+    def draw(self, n: int) -> FloatArray:
+        """Return n rows of numbers and codes of categories, NaN at gaps that are kept. (n, D)"""
         generator = torch.Generator().manual_seed(self.seed)
         random = np.random.default_rng(self.seed)
         drawn, chosen = np.empty((n, self.codes.shape[1])), np.empty(n, dtype=np.intp)
@@ -342,9 +345,15 @@ class _RowGenerator:
             drawn = np.clip(drawn, self.low, self.high)
         for place, (low, high) in self.given.items():
             drawn[:, place] = np.clip(drawn[:, place], low, high)
-        if keep_gaps:
-            drawn[self.gaps[chosen]] = np.nan
-        return drawn
+        if self.density is not None and self.gaps.any():
+            # The nearest row alone would seldom be one of the filled rows, which lie on others.
+            near = self._tree().query(drawn[:, self.moving] / self.units, k=NEIGHBORS)[1]
+            chosen = near[np.arange(n), random.integers(min(NEIGHBORS, len(self.codes)), size=n)]
+        return np.where(self.gaps[chosen], np.nan, drawn)
+
+    def _tree(self) -> cKDTree:
+        """Return the rows in robust standard deviations, for their nearest ones."""
+        return cKDTree(self.codes[:, self.moving] / self.units)
 
     def set_given(self, given: Mapping[Any, Any]) -> None:
         """Choose rows by the mass that their kernels have where draws must lie."""
@@ -355,6 +364,7 @@ class _RowGenerator:
                 raise InvalidInputError(f"given names {name!r}, which is no column of the table.")
             place = names.index(name)
             self.given[place] = self._ends(place, name, value)
+            self.gaps[:, place] = False
             log_weights += self._log_mass(place, *self.given[place])
         if not np.isfinite(log_weights.max()):
             raise InvalidInputError(f"No row of the table is near what is given: {dict(given)}.")
@@ -371,6 +381,14 @@ class _RowGenerator:
         ends = [as_number(end, f"given[{name!r}]") for end in pair]
         if len(ends) != 2 or ends[0] > ends[1]:
             raise InvalidInputError(f"given[{name!r}] must be a number or (low, high).")
+        dtype = self.table.dtypes.iloc[place]
+        if dtype.kind in "iu":
+            whole = np.array([np.ceil(ends[0]), np.floor(ends[1])])
+            if whole[0] > whole[1] or (as_integers(whole, dtype) != whole).any():
+                raise InvalidInputError(
+                    f"given[{name!r}] has no value that the column can hold, which is {dtype}."
+                )
+            ends = whole.tolist()
         return ends[0], ends[1]
 
     def _log_mass(self, place: int, low: float, high: float) -> FloatArray:
@@ -434,11 +452,8 @@ class _RowGenerator:
             noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy() * self.units
             noisy = self._conditioned(noisy, chosen, random)
         else:
-            from scipy.spatial import cKDTree
-
             noisy = np.asarray(self.density.sample(n, seed=generator))
-            tree = cKDTree(self.codes[:, self.moving] / self.units)
-            chosen = tree.query(noisy / self.units)[1]
+            chosen = self._tree().query(noisy / self.units)[1]
         if self.privacy and not self.given:
             noisy = self._blurred(noisy, random)
         rows = self.codes[chosen].copy()
@@ -503,13 +518,12 @@ def _filled(codes: FloatArray, random: np.random.Generator) -> FloatArray:
 
 
 def _keys(rows: FloatArray) -> list[bytes]:
-    """Return bytes that are the same for equal rows; -0.0 equals 0.0."""
-    return [row.tobytes() for row in np.ascontiguousarray(rows + 0.0)]
+    """Return bytes that are the same for equal rows; -0.0 equals 0.0, and gaps are equal."""
+    return [row.tobytes() for row in np.where(np.isnan(rows), np.nan, rows + 0.0)]
 
 
 def _checked(whole: _RowGenerator, model: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return fields of `Draws` that compare draws with rows kept apart; none if they cannot."""
-    from scipy.spatial import cKDTree
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import cross_val_predict

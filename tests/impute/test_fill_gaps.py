@@ -146,3 +146,15 @@ def test_small_tables_are_filled() -> None:
     assert "too few rows" not in "".join(found.notes)
     rows = [[1, 2, 5], [np.nan] * 3, [3, 4, 5], [2, np.nan, 5], [2, 3, 5], [1, 1, 5]]
     assert np.isfinite(fill_gaps(rows).X).all()
+
+
+def test_times_and_truth_values_keep_their_types_and_times_have_no_share_of_errors() -> None:
+    x = np.arange(60.0)
+    frame = pd.DataFrame({"x": x, "flag": pd.array(x > 30, "boolean")})
+    frame["day"] = pd.date_range("2024-01-01", periods=60)
+    frame.loc[::7, "flag"], frame.loc[3::7, "day"] = pd.NA, pd.NaT
+    found = fill_gaps(frame)
+    assert found.words.dtypes.equals(frame.dtypes[["flag", "day"]])
+    assert not found.words.isna().any().any()
+    assert set(found.summary["check"]["columns"]) == {"flag"}
+    assert set(found.word_errors) == {"flag"}

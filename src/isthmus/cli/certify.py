@@ -36,12 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     X = Scaling.of(table.X, arguments.standardise).into(table.X)
     found: Any = phases(X, seed=arguments.seed) if arguments.phases else _certificate(X, arguments)
     if arguments.plot is not None:
-        figure = (
-            figures.phase_plot(found)
-            if arguments.phases
-            else figures.certificate_plot(found, X, table.columns)
-        )
-        figures.save(figure, arguments.plot)
+        shown = (found,) if arguments.phases else (found, X, table.columns)
+        draw = figures.phase_plot if arguments.phases else figures.certificate_plot
+        figures.save(draw(*shown), arguments.plot)
     summary = {
         "columns": list(table.columns),
         "left_out": list(table.left_out),
@@ -51,21 +48,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.phases:
         summary |= found.to_dict()
         return options.finish(arguments, found, summary, notes, plot=arguments.plot)
-    summary = {
-        "rows": len(X),
-        **summary,
-        "sigma_chosen": arguments.choose,
-        "rows_with_a_twin": int(table.frame.duplicated(list(table.columns), keep=False).sum()),
-        **found.summary,
-    }
+    twins = int(table.frame.duplicated(list(table.columns), keep=False).sum())
+    chosen = {"sigma_chosen": arguments.choose, "rows_with_a_twin": twins}
     units = "the columns' own units (not standardised)"
     if arguments.standardise:
         units = "standard deviations of the columns"
     text = f"{found}\n\nsigma, distances and radii are in {units}."
     if arguments.choose:
         text += "\nsigma was chosen automatically: the largest value that stores enough rows."
-    rows = _rows(found, table, arguments.noise)
-    return options.finish(arguments, text, summary, notes, rows, table, plot=arguments.plot)
+    rows, files = _rows(found, table, arguments.noise), {"plot": arguments.plot}
+    summary = {"rows": len(X), **summary, **chosen, **found.summary}
+    return options.finish(arguments, text, summary, notes, rows, table, **files)
 
 
 def _rows(found: Certificate, table: Table, noise: bool) -> Any:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     _check(arguments)
-    same = ("method", "resolution", "alpha", "bandwidth", "standardise", "seed")
-    settings = {name: getattr(arguments, name) for name in same} | {"n_clusters": arguments.k}
+    same = "method resolution alpha bandwidth standardise seed"
+    settings = options.settings(arguments, same) | {"n_clusters": arguments.k}
     if arguments.model is None and FileFormat.of(arguments.data).kind == "parquet":
         from isthmus.cluster.streamed import exceeds_memory
 
@@ -62,7 +62,7 @@ def _run_streamed(arguments: argparse.Namespace, settings: dict[str, Any]) -> in
         )
     note = "DATA would fill the memory, so it is read in row groups."
     options.print_notes([note], arguments.quiet)
-    reading = {name: getattr(arguments, name) for name in ("id", "label", "drop", "posteriors")}
+    reading = options.settings(arguments, "id label drop posteriors")
     found = cluster_file(arguments.data, arguments.output, **reading, **settings)
     if arguments.save is not None:
         found.model.save(arguments.save)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
 
 from isthmus.cli import options
 from isthmus.printing import listed
-from isthmus.tables.files import Table, default_output
+from isthmus.tables.files import default_output
+
+# Part of the note of a table on its columns of text, which are learned from here.
+WORDS = "since most cells are not numbers"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,7 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
     from isthmus.cluster import TableModel
     from isthmus.impute import fill_gaps
 
-    same = ("energy", "sigma", "how", "fill", "standardise", "seed")
     found = fill_gaps(
         table.X,
         columns=table.columns,
@@ -34,25 +35,18 @@ def run(arguments: argparse.Namespace) -> int:
         model=None if arguments.model is None else TableModel.load(arguments.model),
         words=table.words if learns_itself else None,
         show_progress=False if arguments.quiet else None,
-        **{name: getattr(arguments, name) for name in same},
+        **options.settings(arguments, "energy sigma how fill standardise seed"),
     )
     filled = table.filled(found.X, found.words)
-    notes = _notes(table, filled, found.notes, () if found.words is None else [*found.words])
-    return options.finish(arguments, found, found.summary, notes, filled, table)
-
-
-def _notes(
-    table: Table, filled: Table, found: Iterable[str], learned: Iterable[str]
-) -> Iterator[str]:
-    """Yield the notes of a result, with columns of text that are `learned` from, and gaps left."""
-    for note in table.notes:
-        if not learned or "since most cells are not numbers" not in note:
-            yield note
-        elif copied := [name for name in table.left_out if name not in learned]:
-            yield f"Copied, and not learned from: {listed(copied)}."
-    yield from found
+    learned = () if found.words is None else tuple(found.words)
+    copied = [name for name in table.left_out if name not in learned]
+    notes = [note for note in table.notes if not learned or WORDS not in note]
+    if learned and copied:
+        notes.append(f"Copied, and not learned from: {listed(copied)}.")
+    notes += found.notes
     left = {name: count for name, count in filled.gaps_of_text.items() if name not in learned}
     if left:
         names = listed([f"{name} ({count:,})" for name, count in left.items()], 5)
         reason = "dates, text that hardly repeats and columns set apart are not filled"
-        yield f"Gaps are left in {names}: {reason}."
+        notes.append(f"Gaps are left in {names}: {reason}.")
+    return options.finish(arguments, found, found.summary, notes, filled, table)

@@ -41,27 +41,29 @@ ISTHMUS_DATA         a directory of datasets, searched before anything is downlo
                      bytes that a compressed table may hold; see docs/cli.md
 {TRACEBACK}=1  print the traceback of an error
 """
-STDOUT = "stdout"
 BUG, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         print("isthmus: stdout is closed; send it to a file, or to /dev/null.", file=sys.stderr)
         return BAD_INPUT
-    _replace_stdout()
+    stream: Any = sys.stdout
+    own: Any = sys.__stdout__
+    if stream is own and isinstance(getattr(stream, "buffer", None), io.FileIO):
+        # Unbuffered, where Python drops what does not fit.
+        layout = (1, stream.encoding, stream.errors)
+        sys.stdout = open(stream.fileno(), "w", *layout, closefd=False)  # noqa: SIM115
     try:
         try:
             with _warnings_in_one_line(quiet="--quiet" in arguments):
                 return dispatch(arguments)
         finally:
-            sys.stdout.flush()  # a closed pipe is noticed here, not at exit
+            _flush()
     except BrokenPipeError:
-        _discard_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         print("isthmus: interrupted", file=sys.stderr)
@@ -70,11 +72,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
         line, code = _explain(error)
-        if isinstance(error, OSError) and error.filename == STDOUT:
-            _discard_stdout()
-            line = f"{STDOUT} is cut short: {error.strerror}."
         print(as_line(line), file=sys.stderr)
         return code
+
+
+def _flush() -> None:
+    """Write what is left of stdout; if it cannot be written, discard it."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # so that closing stdout raises no error
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OSError(f"stdout is cut short: {error.strerror}.") from None
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -123,38 +135,6 @@ def _warnings_in_one_line(quiet: bool) -> Iterator[None]:
             yield
         finally:
             warnings.formatwarning = before
-
-
-class _Stdout(io.FileIO):
-    """The standard output stream; errors name it."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, STDOUT) from None
-
-
-def _replace_stdout() -> None:
-    """Write to stdout in whole lines if it is unbuffered, where Python drops what does not fit."""
-    stream = sys.stdout
-    if stream is not sys.__stdout__ or not isinstance(stream, io.TextIOWrapper):
-        return
-    raw = getattr(stream.buffer, "raw", stream.buffer)
-    if isinstance(raw, io.FileIO):  # else a console of Windows
-        sys.stdout = io.TextIOWrapper(
-            io.BufferedWriter(_Stdout(raw.fileno(), "w", closefd=False)),
-            stream.encoding,
-            stream.errors,
-            line_buffering=stream.line_buffering or stream.write_through,
-        )
-
-
-def _discard_stdout() -> None:
-    """Discard the rest of the buffer, so that closing stdout raises no error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def _parser() -> Parser:

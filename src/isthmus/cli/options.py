@@ -217,6 +217,11 @@ KINDS: dict[str, dict[str, Any]] = {
 """Settings of ``add_argument`` for each kind of argument in help.toml."""
 
 
+def settings(arguments: argparse.Namespace, names: str) -> dict[str, Any]:
+    """Return the values of some options by name, for a function that has the same names."""
+    return {name: getattr(arguments, name) for name in names.split()}
+
+
 def require_suffix(option: str, target: Path | None, *suffixes: str) -> None:
     """Refuse the path of a figure with another suffix."""
     if target is not None and target.suffix.lower() not in suffixes:
@@ -259,8 +264,7 @@ def load_table(
     arguments: argparse.Namespace, *, missing: bool = False, as_written: bool = False
 ) -> Table:
     """Read DATA, and note a column that looks like a label."""
-    given = {name: getattr(arguments, name) for name in ("id", "label", "drop", "array")}
-    given |= _layout(arguments)
+    given = settings(arguments, "id label drop array") | _layout(arguments)
     table = read_table(arguments.data, **given, missing=missing, as_written=as_written)
     alone = ("DATA has one row, so there are no others to learn from.",) * (len(table) == 1)
     return replace(table, notes=(*table.notes, *note_on_label(table), *alone))
@@ -287,9 +291,8 @@ def load_beside(arguments: argparse.Namespace, path: Path, **given: Any) -> Tabl
 
 
 def _layout(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("separator", "decimal", "encoding", "skip_rows")
     header = None if arguments.header is None else arguments.header == "yes"
-    return {name: getattr(arguments, name) for name in names} | {"header": header}
+    return settings(arguments, "separator decimal encoding skip_rows") | {"header": header}
 
 
 def put(text: str, target: Path | None) -> None:

@@ -48,10 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         energy = arguments.energy or "kde"
         table = options.load_table(arguments, missing=energy not in ("kde", "hopfield"))
-        same = ("sigma", "beta", "standardise", "seed")
-        settings = {name: getattr(arguments, name) for name in same} | {"n_clusters": arguments.k}
+        settings = options.settings(arguments, "sigma beta standardise seed")
         model = TableModel.fit(
-            table.X, columns=table.columns, method=energy, leave_out_constants=True, **settings
+            table.X,
+            columns=table.columns,
+            method=energy,
+            n_clusters=arguments.k,
+            leave_out_constants=True,
+            **settings,
         )
     draws, chains = model.sample(
         arguments.number,
@@ -74,8 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     notes = (*(() if table is None else table.notes), *model.notes)
     if chains is not None:
-        summary["chains"] = _diagnostics(chains)
-        notes += (_agreement(summary["chains"]),)
+        summary["chains"], note = _diagnostics(chains)
+        notes += (note,)
     options.print_notes(notes, arguments.quiet)
     _write(draws, summary, table, arguments)
     return 0
@@ -95,11 +99,8 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
         frame,
         arguments.number,
         model=arguments.energy or "auto",
-        privacy=arguments.privacy,
-        outside=arguments.outside,
-        check=arguments.check,
         given=given,
-        seed=arguments.seed,
+        **options.settings(arguments, "privacy outside check seed"),
     )
     options.print_notes((*notes, *str(found).splitlines()), arguments.quiet)
     truths = {name: found.rows[name].astype("boolean") for name in table.truths}
@@ -162,23 +163,19 @@ def _is_model(data: Path) -> bool:
     return start[8:] == b"{" and int.from_bytes(start[:8], "little") < data.stat().st_size
 
 
-def _diagnostics(chains: Chains) -> dict[str, Any]:
-    """Return the diagnostics of chains; None where a chain never moved."""
+def _diagnostics(chains: Chains) -> tuple[dict[str, Any], str]:
+    """Return the diagnostics of chains, None where a chain never moved, and a note on them."""
     r_hat, ess = float(chains.r_hat.max()), float(chains.ess.min())
-    return {
+    acceptance = float(chains.acceptance.mean())
+    found = {
         "count": chains.draws.shape[1],
         "draws_of_each": chains.draws.shape[0],
-        "acceptance": float(chains.acceptance.mean()),
+        "acceptance": acceptance,
         "largest_r_hat": r_hat if math.isfinite(r_hat) else None,
         "smallest_effective_sample_size": ess if math.isfinite(ess) else None,
     }
-
-
-def _agreement(found: dict[str, Any]) -> str:
-    """Return a note on how well the chains agree."""
-    text = f"{found['count']} chains accept {found['acceptance']:.0%} of their steps"
-    r_hat = found["largest_r_hat"]
-    if r_hat is None:
-        return f"{text} and never moved; use a smaller --step-size."
+    text = f"{found['count']} chains accept {acceptance:.0%} of their steps"
+    if not math.isfinite(r_hat):
+        return found, f"{text} and never moved; use a smaller --step-size."
     outcome = "agree" if r_hat <= AGREED else "do not agree: use more --steps, or exact draws"
-    return f"{text}; R-hat is at most {r_hat:.3f}, so they {outcome}."
+    return found, f"{text}; R-hat is at most {r_hat:.3f}, so they {outcome}."

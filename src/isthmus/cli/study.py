@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
-from isthmus.errors import InvalidInputError
 from isthmus.io.files import check_writable, make_directory
+from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
     from isthmus.paper.study.methods import Kind
@@ -27,7 +27,12 @@ def run_run(arguments: argparse.Namespace) -> int:
     settings.tasks()  # raises for invalid settings before any work
     out = make_directory(arguments.output, "--out")
     if arguments.quick and arguments.datasets is None:
-        settings = _available(settings, arguments.data)
+        wanted, settings = settings.datasets or (), settings.available(arguments.data)
+        if missing := [name for name in wanted if name not in (settings.datasets or ())]:
+            options.warn(
+                f"without {' and '.join(missing)}: not on this machine, and the download failed. "
+                f"`isthmus datasets fetch {' '.join(missing)}` explains how to get them."
+            )
     try:
         done = study.run(
             out,
@@ -70,17 +75,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return replace(start, **{name: value for name, value in given.items() if value is not None})
 
 
-def _available(settings: Settings, data: Path | None) -> Settings:
-    kept = settings.available(data)
-    missing = [name for name in settings.datasets or () if name not in (kept.datasets or ())]
-    if missing:
-        options.warn(
-            f"without {' and '.join(missing)}: not on this machine, and the download failed. "
-            f"`isthmus datasets fetch {' '.join(missing)}` explains how to get them."
-        )
-    return kept
-
-
 def run_status(arguments: argparse.Namespace) -> int:
     """Print the progress."""
     import json
@@ -109,9 +103,9 @@ def run_table(arguments: argparse.Namespace) -> int:
 
     target = arguments.output and check_writable(arguments.output)
     chosen: dict[str, Any] = {
-        "metrics": _chosen("metric", arguments.metric, METRICS),
-        "kinds": [KINDS[word] for word in _chosen("question", arguments.question, KINDS)],
-        "views": _chosen("view", arguments.view, VIEWS),
+        "metrics": _chosen("--metric", arguments.metric, METRICS),
+        "kinds": [KINDS[word] for word in _chosen("--question", arguments.question, KINDS)],
+        "views": _chosen("--view", arguments.view, VIEWS),
     }
     report = make_report(_rows(arguments.directory))
     options.put(report.to_json(**chosen) if arguments.json else report.text(**chosen), target)
@@ -141,11 +135,6 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
 
 def _chosen(option: str, words: Sequence[str], known: Any) -> list[str]:
     """Return the chosen names; "all" stands for all of them."""
-    if tuple(words) == ("all",):
-        return list(known)
     for word in words:
-        if word not in known:
-            raise InvalidInputError(
-                f"--{option}: there is no {word!r}; there are {', '.join(known)}, and all."
-            )
-    return list(words)
+        as_choice(word, option, (*known, "all"))
+    return list(known) if "all" in words else list(words)

@@ -121,26 +121,22 @@ class FilledTable(Summarised):
     @property
     def _cells(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """The cells of numbers and of text that were missing, and that still are."""
-        gaps, left = self.gaps, np.isnan(self.X)
-        if self.words is not None:
-            gaps = np.column_stack([gaps, self.word_gaps])
-            left = np.column_stack([left, self.words.isna().to_numpy()])
-        return gaps, left
+        if self.words is None:
+            return self.gaps, np.isnan(self.X)
+        left = np.column_stack([np.isnan(self.X), self.words.isna()])
+        return np.column_stack([self.gaps, self.word_gaps]), left
 
     def __str__(self) -> str:
-        found = self.summary
+        found, (gaps, left) = self.summary, self._cells
+        rows = counted(found["rows"], "row")
         if not found["missing"]:
-            return f"No value of the {counted(found['rows'], 'row')} is missing."
-        gaps, left = self._cells
-        filled, rows = counted(int((gaps & ~left).sum()), "cell"), int((gaps & ~left).any(1).sum())
+            return f"No value of the {rows} is missing."
+        cells = counted(int((gaps & ~left).sum()), "cell")
         sigma = f", sigma {self.sigma:g}" if self.sigma else ""
-        lines = [
-            f"{filled} filled in {rows:,} of {counted(len(self.X), 'row')} "
-            f"({self.energy}{sigma}, {self.how})"
-        ]
-        if "check" in found:
-            lines += ["", *_check_lines(found["check"], set(self.word_errors))]
-        return "\n".join(lines)
+        some = f"{int((gaps & ~left).any(1).sum()):,} of {rows}"
+        line = f"{cells} filled in {some} ({self.energy}{sigma}, {self.how})"
+        more = _check_lines(found["check"], set(self.word_errors)) if "check" in found else []
+        return "\n".join([line, *[""][: len(more)], *more])
 
     __repr__ = __str__
 
@@ -234,7 +230,8 @@ def fill_gaps(
         used = memory is None and words is not None and words.shape[1] > 0
         result = _filled_from_memory(result, source, words if used else None, fill, seed)
     elif result.gaps.any():
-        result = _filled_by_energy(result, scaling, source, tried, seed, show_progress)
+        options = {"seed": seed, "show_progress": show_progress}
+        result = _filled_by_energy(result, scaling, source, tried, **options)
     sparse = (~np.isnan(source)).mean(0) < NEARLY_EMPTY
     blank = result.gaps & sparse & [name not in fill for name in names]
     if not blank.any():
@@ -260,19 +257,18 @@ def _filled_by_energy(
     scaling: Scaling,
     source: FloatArray,
     tried: list[Candidate],
-    seed: int,
-    show_progress: bool | None,
+    **options: Any,
 ) -> FilledTable:
     """Fill a table by the best of the energies that are tried."""
     Z, patterns = scaling.into(source), result.gaps[result.gaps.any(1)]
-    found = hide_and_fill(Z, patterns, tried, result.how, seed, show_progress)
+    found = hide_and_fill(Z, patterns, tried, result.how, **options)
     if found is None and tried == [*SIGMAS]:
         raise InvalidInputError(
             "There are too few complete rows to choose a bandwidth; give sigma, or use the energy "
             "crp."
         )
     chosen, errors, baseline = found or (tried[-1], None, None)
-    filled = _fill(_energy(chosen, Z, seed), scaling.into(result.X), result.how)
+    filled = _fill(_energy(chosen, Z, options["seed"]), scaling.into(result.X), result.how)
     width = chosen if isinstance(chosen, float) else None
     return replace(
         result,
@@ -310,7 +306,7 @@ def _filled_from_memory(
         source = table = table.join(words[used].add_prefix("w"))
     if not np.any(pd.isna(table)):
         return result
-    imputer = MemoryImputer(random_state=seed)
+    imputer = MemoryImputer(random_state=seed).set_output(transform="pandas")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         imputer.fit(source)
@@ -318,8 +314,9 @@ def _filled_from_memory(
     if used:
         words = words.copy()
         for place, name in enumerate(used, width):
-            words[name] = filled[:, place]
-            if imputer.indicator_[:, place].any() and imputer.checked_[place]:
+            words[name] = filled.iloc[:, place]
+            is_category = words[name].dtype.kind != "M"
+            if is_category and imputer.indicator_[:, place].any() and imputer.checked_[place]:
                 shares = float(imputer.errors_[place]), float(imputer.mean_errors_[place])
                 word_errors[name] = (*shares, int(imputer.checked_[place]))
     errors, baseline = (each[:, :width] for each in imputer.hidden_errors())
@@ -330,7 +327,7 @@ def _filled_from_memory(
         notes.append("the errors are those of means; modes have larger ones.")
     return replace(
         result,
-        X=filled[:, :width].astype(np.float64),
+        X=filled.iloc[:, :width].to_numpy(np.float64),
         energy="memory",
         words=words,
         word_errors=word_errors,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,19 +77,18 @@ def learn(
     while len(choices) < repeats and cells < ENOUGH_CELLS:
         choices.append(_hide(Z, features, generator))
         cells += max(int(choices[-1][1].sum()), 1)
-    tables = [Z.copy() for _ in choices]
-    for table, (places, hidden) in zip(tables, choices, strict=True):
-        table[places] = np.where(hidden, np.nan, Z[places])
     checks: list[Check] = []
-    for table, (places, hidden) in zip(tables, choices, strict=True):
+    for places, hidden in choices:
+        given = np.where(hidden, np.nan, Z[places])
+        table = Z.copy()
+        table[places] = given
         shape = learn_shape(table, weights)
         memories = _memories(table, weights, shape, min(most_memories, CHECKED_MEMORIES), generator)
-        checks.append(Check(memories, places, Z[places], table[places], hidden))
+        checks.append(Check(memories, places, Z[places], given, hidden))
     ridge = _choose_ridge(checks)
-    checks = [replace(check, memories=check.memories.refilled(ridge)) for check in checks]
     shape = learn_shape(Z, weights, checks[0].memories.shape)
     memories = _memories(Z, weights, shape, most_memories, generator)
-    return memories.refilled(ridge), _blend(checks, ridge), checks
+    return memories, _blend(checks, ridge), checks
 
 
 def _hide(
@@ -155,27 +154,32 @@ def _blend(checks: Sequence[Check], ridge: float) -> Blend:
         start += len(check.truth)
     found, truth, centre, row, column, origin = map(np.concatenate, zip(*parts, strict=True))
     estimates = found.T
-    weights = _weights(estimates, truth, column, dim)
+    distinct = len(np.unique(np.column_stack([origin, column]), axis=0))
+    times = len(truth) / max(distinct, 1)
+    weights = _weights(estimates, truth, column, dim, times)
     # Errors are measured where the weights were not learned.
     crossed = np.empty_like(truth)
     half = np.unique(origin, return_inverse=True)[1] % 2 == 0
     for learned in (half, ~half):
-        other = _weights(estimates[:, learned], truth[learned], column[learned], dim)
+        other = _weights(estimates[:, learned], truth[learned], column[learned], dim, times)
         crossed[~learned] = (other[:, column] * estimates).sum(0)[~learned]
     return Blend(ridge, weights, (row, column), origin, truth + centre, crossed + centre)
 
 
 def _weights(
-    estimates: FloatArray, truth: FloatArray, column: NDArray[np.intp], dim: int
+    estimates: FloatArray, truth: FloatArray, column: NDArray[np.intp], dim: int, times: float
 ) -> FloatArray:
-    """Return non-negative weights (K, D) of estimates (K, cells), alike in all columns."""
+    """Return non-negative weights (K, D) of estimates (K, cells), alike in all columns.
+
+    A cell was hidden so many `times` on average.
+    """
     count = len(estimates)
     common = np.full(count, 1.0 / count)
     if not len(truth):
         return np.repeat(common[:, None], dim, 1)
     # The prior counts for less where the estimates are good.
     noise = np.sqrt(np.square(truth - estimates).mean(1).min())
-    pull = noise * np.sqrt(PRIOR_CELLS) + 1e-9
+    pull = noise * np.sqrt(PRIOR_CELLS * times) + 1e-9
     common = _shrunk(estimates, truth, common, pull)
     weights = np.repeat(common[:, None], dim, 1)
     order = np.argsort(column, kind="stable")

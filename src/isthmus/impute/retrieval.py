@@ -118,22 +118,9 @@ class FilledMemories:
         one with the covariance of the neighbourhood.
         """
         queries = self.queries(Z)
-        found = [self.retrieved(queries, ridge)]
-        return [*found, self.local(queries)] if isinstance(self.shape, Covariance) else found
-
-    def retrieved(self, queries: Queries, ridge: float) -> FloatArray:
-        """Return the retrieved mean, corrected by a regression with a ridge."""
         regress = self.shape.regression(queries.known, ridge)
-        return self.corrected(queries, self.responsibilities(queries), regress)
-
-    def refilled(self, ridge: float) -> FilledMemories:
-        """Return memories whose gaps are filled by retrieval from the others."""
-        filled = self.filled.copy()
-        for places in self.open_blocks(self.rows):
-            rows = self.rows[places]
-            means = self.retrieved(self.queries(rows), ridge) + self.shape.mean
-            filled[places] = np.where(np.isnan(rows), means, rows)
-        return FilledMemories(self.rows, filled, self.shape, self.weights)
+        found = [self.corrected(queries, self.responsibilities(queries), regress)]
+        return [*found, self.local(queries)] if isinstance(self.shape, Covariance) else found
 
     def open_blocks(self, Z: FloatArray) -> Iterator[NDArray[np.intp]]:
         """Yield the places of blocks of rows with gaps, those with the same gaps together."""
