@@ -121,27 +121,3 @@ def test_fills_are_written_as_the_cells_of_their_column(run, shop) -> None:
             assert re.fullmatch(pattern, new)
             changed += old != new
     assert changed == 6 * 6
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["a,b,c,d\n1,2,2,7\n,,,7\n3,,4,7\n5,6,6,7\n,8,8,7\n", "a,b\n0,\n0,5\n0,\n"],
-    ids=["an empty row, a constant and a duplicate", "one observed cell"],
-)
-def test_bare_tables_are_filled(run, content) -> None:
-    Path("bare.csv").write_text(content)
-    run("complete bare.csv --quiet")
-    given, found = pd.read_csv("bare.csv"), pd.read_csv("bare.completed.csv")
-    known = given.notna().to_numpy()
-    np.testing.assert_array_equal(found.to_numpy()[known], given.to_numpy()[known])
-    assert found.notna().all().all()
-
-
-def test_truth_values_stay_truth_values_in_files_with_types(gaps, run) -> None:
-    truths = (gaps.a > 6).astype("boolean").mask(np.arange(150) % 7 == 0)
-    gaps.assign(large=truths).to_parquet("gaps.parquet")
-    run("complete gaps.parquet --quiet")
-    found = pd.read_parquet("gaps.completed.parquet")["large"]
-    assert found.dtype.kind == "b"
-    assert not found.isna().any()
-    assert (found[truths.notna()] == truths.dropna()).all()

@@ -83,16 +83,6 @@ def test_the_default_keeps_the_types_of_columns_and_checks_the_draws(run) -> Non
     assert printed["copies"] == 0
 
 
-def test_small_tables_of_numbers_are_drawn_in_context(run) -> None:
-    default = run("sample points.csv -n 5 --no-check")
-    assert run("sample points.csv -n 5 --no-check --energy tables") == default
-    assert "in-context density of tables" in default.err
-    assert "kernel" in run("sample points.csv -n 5 --no-check --energy kernel").err
-    found = pd.read_csv(io.StringIO(default.out))
-    expected = draw_rows(pd.read_csv("points.csv"), 5, model="tables", check=False)
-    pd.testing.assert_frame_equal(found, expected.rows, rtol=1e-9)
-
-
 def test_draws_are_given_values_and_gaps_are_written_as_the_table_is(run) -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"age": rng.integers(18, 80, 90), "sex": ["f", "m"] * 45})
@@ -109,8 +99,9 @@ def test_draws_are_given_values_and_gaps_are_written_as_the_table_is(run) -> Non
     drawn = pd.read_csv("drawn.csv")
     assert drawn.age.between(30, 40).all()
     assert set(drawn.sex) == {"f"}
-    for wrong in ("age=x", "age", "sex=q", "shoe=3"):
-        run(command, "--given", wrong, code=2)
+    wrong = ("age=x", "age", "sex=q", "shoe=3", "age=1..2..3", "age=5..1", "age=nan", "age=")
+    for words in wrong:
+        run(command, "--given", words, code=2)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "xlsx", "parquet"])
@@ -122,6 +113,9 @@ def test_truth_values_and_whole_numbers_of_64_bits_stay_what_they_are(run, suffi
     command = f"sample flags.{suffix} -n 20 --no-check --quiet"
     rows = pd.DataFrame(json.loads(run(command, "--json").out)["rows"])
     assert set(rows["flag"]) == {True, False, None}
+    given = json.loads(run(f"{command} --given flag=TRUE", "--json").out)["rows"]
+    assert {row["flag"] for row in given} == {True}
+    assert "true or false" in run(f"{command} --given flag=maybe", code=2).err
     run(f"{command} -o drawn.parquet")
     drawn = pd.read_parquet("drawn.parquet")
     assert set(drawn["flag"].dropna()) == {True, False}

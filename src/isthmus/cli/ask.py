@@ -20,14 +20,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.predict not in frame:
         names = ", ".join(map(str, frame))
         raise InvalidInputError(f"--predict {arguments.predict} is not one of {names}.")
-    given = parse_given(arguments.given, frame)
+    given = parse_given(arguments.given, frame, truths)
     if arguments.predict in given:
         raise InvalidInputError(f"--given has {arguments.predict}, the column to predict.")
     if ranges := [name for name, value in given.items() if isinstance(value, tuple)]:
         raise InvalidInputError(f"--given {ranges[0]}=LOW..HIGH: name one value.")
-    for name in given.keys() & truths.keys():
-        if given[name] not in truths[name]:
-            raise InvalidInputError(f"--given {name}={given[name]}: write true or false.")
     words = {name: value for name, value in given.items() if frame[name].dtype.kind not in "iuf"}
     unseen = [f"{name}={value}" for name, value in words.items() if value not in set(frame[name])]
     notes += tuple(f"--given {each}: no row has this value." for each in unseen)

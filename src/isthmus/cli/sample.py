@@ -92,7 +92,7 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
     options.refuse(arguments, "step-size steps chains", "it is for langevin, mala and hmc.")
     table = options.load_table(arguments, as_written=True, missing=True)
     frame, notes = with_categories(table)
-    given = parse_given(arguments.given, frame)
+    given = parse_given(arguments.given, frame, table.truths)
     from isthmus.synthesis import draw_rows
 
     found = draw_rows(
@@ -109,7 +109,9 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def parse_given(words: list[str], frame: pd.DataFrame) -> dict[str, Any]:
+def parse_given(
+    words: list[str], frame: pd.DataFrame, truths: dict[str, tuple[str, str]]
+) -> dict[str, Any]:
     """Return what --given says: COLUMN=VALUE, or COLUMN=LOW..HIGH for a column of numbers."""
     given: dict[str, Any] = {}
     for word in words:
@@ -119,19 +121,24 @@ def parse_given(words: list[str], frame: pd.DataFrame) -> dict[str, Any]:
         if name not in frame:
             names = ", ".join(map(str, frame))
             raise InvalidInputError(f"--given {word}: {name!r} is not one of {names}.")
-        if frame[name].dtype.kind not in "iuf":
+        is_number = frame[name].dtype.kind in "iuf"
+        if name in truths:
+            if text.lower() not in ("false", "true"):
+                raise InvalidInputError(f"--given {word}: write true or false.")
+            is_true = text.lower() == "true"
+            given[name] = float(is_true) if is_number else truths[name][is_true]
+        elif not is_number:
             values = {str(value): value for value in frame[name].dropna().unique()}
             alike = [value for value in values if value.lower() == text.lower()]
             given[name] = values.get(text, values[alike[0]] if len(alike) == 1 else text)
-            continue
-        if text.lower() in ("true", "false") and frame[name].dropna().isin([0, 1]).all():
-            given[name] = float(text.lower() == "true")  # as the table is read
-            continue
-        try:
-            ends = [float(end) for end in text.split("..")]
-        except ValueError:
-            raise InvalidInputError(f"--given {word}: {text!r} is not a number.") from None
-        given[name] = ends[0] if len(ends) == 1 else tuple(ends[:2])
+        else:
+            try:
+                ends = [float(end) for end in text.split("..")]
+            except ValueError:
+                ends = []
+            if not 1 <= len(ends) <= 2 or not math.isfinite(sum(ends)) or ends[0] > ends[-1]:
+                raise InvalidInputError(f"--given {word}: write a number, or a range LOW..HIGH.")
+            given[name] = ends[0] if len(ends) == 1 else tuple(ends)
     return given
 
 
