@@ -13,6 +13,8 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.validation import as_names, as_numbers
 
 FloatArray = NDArray[np.float64]
+# Numbers with more decimals are not rounded.
+MOST_DECIMALS = 6
 
 
 def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, tuple[str, ...]]:
@@ -27,6 +29,19 @@ def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, 
     if len(names) != rows.shape[1]:
         raise ShapeError(f"columns has {len(names)} names for {rows.shape[1]} columns.")
     return rows, names
+
+
+def count_decimals(column: FloatArray) -> int | None:
+    """Return the number of decimals that all values have at most, or None if there are many.
+
+    >>> import numpy as np
+    >>> count_decimals(np.array([1.5, 2.25])), count_decimals(np.array([1 / 3]))
+    (2, None)
+    """
+    for decimals in range(MOST_DECIMALS + 1):
+        if np.allclose(column, np.round(column, decimals), rtol=1e-12, atol=0):
+            return decimals
+    return None
 
 
 @dataclass(frozen=True)

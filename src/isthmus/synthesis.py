@@ -21,7 +21,8 @@ from isthmus.extras import require
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.table_mixture import StudentMixture
 from isthmus.printing import Summarised
-from isthmus.tables.encoding import as_frame, as_integers, count_decimals
+from isthmus.scaling import count_decimals
+from isthmus.tables.encoding import as_frame, as_integers
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed, require_kind
 
 if TYPE_CHECKING:

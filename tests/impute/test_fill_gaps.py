@@ -158,3 +158,6 @@ def test_times_and_truth_values_keep_their_types_and_times_have_no_share_of_erro
     assert not found.words.isna().any().any()
     assert set(found.summary["check"]["columns"]) == {"flag"}
     assert set(found.word_errors) == {"flag"}
+    assert found.summary["check"]["error"] is None  # no number was hidden
+    assert not found.notes
+    assert "% wrong" in str(found)

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from isthmus.errors import InvalidInputError
+from isthmus.scaling import count_decimals
 from isthmus.tables import FileFormat, read_table, write_table
 from isthmus.tables.cells import NumberStyle
-from isthmus.tables.encoding import count_decimals
 
 NAN = float("nan")
 

@@ -112,8 +112,10 @@ class FilledTable(Summarised):
             columns[name] = {"missing": count, "error": error, "error_of_column_mean": baseline}
         found["check"] = {
             "cells": int(hidden.sum()) + sum(count for *_, count in self.word_errors.values()),
-            "error": _root_mean_square(self.errors / self.scale),
-            "error_of_column_means": _root_mean_square(self.baseline / self.scale),
+            "error": _root_mean_square(self.errors / self.scale) if hidden.any() else None,
+            "error_of_column_means": (
+                _root_mean_square(self.baseline / self.scale) if hidden.any() else None
+            ),
             "columns": columns,
         }
         return found
@@ -320,7 +322,7 @@ def _filled_from_memory(
                 shares = float(imputer.errors_[place]), float(imputer.mean_errors_[place])
                 word_errors[name] = (*shares, int(imputer.checked_[place]))
     errors, baseline = (each[:, :width] for each in imputer.hidden_errors())
-    measured = not np.isnan(errors).all()
+    measured = bool(word_errors) or not np.isnan(errors).all()
     if not measured:
         notes.append(TOO_FEW)
     elif result.how == "mode":
@@ -454,15 +456,16 @@ def _filled_by_model(
 
 def _check_lines(check: dict[str, Any], text: set[str]) -> list[str]:
     """Return the errors as an aligned table with a line for each column."""
-    # Errors of column means that are exact are rounding.
-    ratio = check["error"] / max(check["error_of_column_means"], 1e-9)
-    lines = [
-        f"Checked on {counted(check['cells'], 'known cell')}, hidden in the pattern of the gaps: "
-        f"the error is {ratio:.0%} of that of column means."
-    ]
-    if ratio > NO_BETTER:
-        verdict = "do better" if ratio > 1 / NO_BETTER else "would do as well"
-        lines.append(f"Column means {verdict} here: the columns are hardly related.")
+    line = f"Checked on {counted(check['cells'], 'known cell')}, hidden in the pattern of the gaps"
+    if check["error"] is None:  # of text alone
+        lines = [f"{line}."]
+    else:
+        # Errors of column means that are exact are rounding.
+        ratio = check["error"] / max(check["error_of_column_means"], 1e-9)
+        lines = [f"{line}: the error is {ratio:.0%} of that of column means."]
+        if ratio > NO_BETTER:
+            verdict = "do better" if ratio > 1 / NO_BETTER else "would do as well"
+            lines.append(f"Column means {verdict} here: the columns are hardly related.")
     rows = [("column", "missing", "typical error", "of the column mean")]
     for name, one in list(check["columns"].items())[:LISTED_COLUMNS]:
         shares = (one["error"], one["error_of_column_mean"])

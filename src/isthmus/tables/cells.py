@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pyarrow import types
 
-from isthmus.tables.encoding import MOST_DECIMALS
+from isthmus.scaling import MOST_DECIMALS
 
 MISSING = frozenset({"", "-", "--", "na", "n/a", "#n/a", "nan", "null", "none", "?"})
 """Spellings of a missing value, in lower case; any other case counts too."""

@@ -18,8 +18,6 @@ FloatArray = NDArray[np.float64]
 
 # The most frequent categories of a column become indicators; all others are alike.
 MOST_CATEGORIES = 20
-# Numbers with more decimals are not rounded.
-MOST_DECIMALS = 6
 
 
 def encode(frame: Any) -> pd.DataFrame:
@@ -106,19 +104,6 @@ def as_integers(numbers: FloatArray, dtype: Any) -> FloatArray:
     # The largest integers of 64 bits are no floating-point numbers.
     most = held.max if held.bits < 64 else held.max // 2**11 * 2**11
     return np.clip(np.round(numbers), held.min, most)
-
-
-def count_decimals(column: FloatArray) -> int | None:
-    """Return the number of decimals that all values have at most, or None if there are many.
-
-    >>> import numpy as np
-    >>> count_decimals(np.array([1.5, 2.25])), count_decimals(np.array([1 / 3]))
-    (2, None)
-    """
-    for decimals in range(MOST_DECIMALS + 1):
-        if np.allclose(column, np.round(column, decimals), rtol=1e-12, atol=0):
-            return decimals
-    return None
 
 
 def _is_number(column: Any) -> bool:

@@ -138,8 +138,8 @@ class Table:
 
     def style(self, name: str) -> NumberStyle:
         """Return how the known numbers of a column are written."""
+        from isthmus.scaling import count_decimals
         from isthmus.tables.cells import NumberStyle
-        from isthmus.tables.encoding import count_decimals
 
         values = self.X[:, self.columns.index(name)]
         known = values == values

@@ -20,12 +20,12 @@ from isthmus.incontext.tables.outliers import RowScores, odd_columns
 from isthmus.memories.gaussian import patterns
 from isthmus.memories.table_mixture import LineAt, StudentMixture, TableMixture
 from isthmus.printing import Summarised, definitions, listed
+from isthmus.scaling import count_decimals
 from isthmus.tables.encoding import (
     Coding,
     as_frame,
     as_integers,
     as_times,
-    count_decimals,
     is_mixed,
     seconds,
     stamps,
