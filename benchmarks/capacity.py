@@ -21,12 +21,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from measuring import Row, cpu_seconds, in_fresh_process, peak_megabytes, print_rows, timed
 from numpy.typing import NDArray
 from sklearn.cluster import MeanShift
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
 from sklearn.neighbors import NearestNeighbors
 
+import isthmus as ist
 from isthmus.capacity import certify, measured_capacity, sweep
 from isthmus.cluster import GaussianMeanShift
 from isthmus.figures import capacity_bounds, certificate_plot, retrieval_sweep, save
@@ -36,6 +38,8 @@ COUNTS, ROWS = (10_000, 30_000, 100_000), (2_000, 5_000, 20_000)
 # Centres are drawn from a cube of twice this side.
 BOXES = {"apart": 10.0, "overlapping": 4.0}
 BLOB_SIGMA, FLAT_RADIUS, SEEDS = 1.5, 4.0, 200
+# Noise, in multiples of what is certified; patterns and draws per pattern that are tried.
+LEVELS, TRIED, DRAWS = (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), 25, 80
 
 
 def patterns(count: int, seed: int) -> NDArray[np.float64]:
@@ -98,6 +102,36 @@ def measure(full: bool = False, seed: int = 0) -> Iterator[Row]:
     yield from certificates(COUNTS if full else COUNTS[:1], seed)
 
 
+def noise_recall(delta: float = 1e-3, seed: int = 0) -> Figure:
+    """Draw the share of noisy patterns that are recalled, by noise over what is certified."""
+    rng = np.random.default_rng(seed)
+    digits = load_digits().data
+    data = {
+        "random patterns, D = 256": (rng.standard_normal((400, 256)), 3.0),
+        "pictures of digits, D = 64": (digits[rng.permutation(len(digits))[:400]], 4.0),
+    }
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for name, (X, sigma) in data.items():
+        found = certify(X, sigma, iterate="none", noise=True, delta=delta)
+        rows = np.flatnonzero((found.decided == "proved") & (found.noise > 0))[:TRIED]
+        memory, homes = ist.GaussianKDE(X, sigma), torch.from_numpy(X[rows])
+        goals = ist.retrieve(memory, homes, tol=1e-6 * sigma).state
+        shares = []
+        for level in LEVELS:
+            draws = rng.standard_normal((DRAWS, len(rows), X.shape[1]))
+            away = torch.from_numpy(level * found.noise[rows][:, None] * draws)
+            ends = ist.retrieve(memory, homes + away, tol=1e-6 * sigma).state
+            near = torch.linalg.vector_norm(ends - goals, dim=-1) < 1e-2 * sigma
+            shares.append(float(near.double().mean()))
+        print(name, *(f"{share:.3f}" for share in shares))
+        axes.plot(LEVELS, shares, "o-", label=name)
+    axes.plot([0, 1], [1 - delta] * 2, lw=3, color="black", label=f"proved: at least {1 - delta:g}")
+    axes.set(xlabel="standard deviation of the noise / certified level", ylabel="share recalled")
+    axes.legend(loc="lower left")
+    return figure
+
+
 def figures(folder: Path) -> None:
     """Draw the figures of docs/capacity.md, and print the measured capacities."""
     measured = {
@@ -117,6 +151,7 @@ def figures(folder: Path) -> None:
         (2, 3, 5, 9), (4, 12, 36, 100, 300), seeds=4, n_particles=15, max_patterns=8, max_steps=100
     )
     save(retrieval_sweep(found), folder / "capacity-sweep.png")
+    save(noise_recall(), folder / "noise.png")
     X = np.random.default_rng(3).uniform(-8, 8, (40, 2))
     save(certificate_plot(certify(X, 0.5), X), folder / "certificate.png")
 

@@ -6,7 +6,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 import isthmus as ist
-from isthmus.paper.figures.clustering import _draw_new_region, memory_creation
+from isthmus.paper.figures.clustering import draw_new_region, memory_creation
 
 MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])
 COUNTS = np.array([8.0, 4.0])
@@ -27,6 +27,6 @@ def test_the_region_of_new_memories_is_where_their_responsibility_wins() -> None
     for alpha in (0.1, 1.0, 10.0):
         energy = ist.CRPMixture(MEANS, COUNTS, beta=2.0, rho=0.2, alpha=alpha)
         new = energy.responsibilities(points).argmax(1) == len(MEANS)
-        shares.append(_draw_new_region(Figure().subplots(), energy, 3.0))
+        shares.append(draw_new_region(Figure().subplots(), energy, 3.0))
         assert shares[-1] == pytest.approx(new.mean())
     assert shares == sorted(shares)

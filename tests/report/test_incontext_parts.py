@@ -1,8 +1,5 @@
 """The in-context parts of `isthmus reproduce`: numbers that JSON can hold, and what they mean."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -51,18 +48,3 @@ def test_a_model_that_ignores_its_context_does_not_hold(monkeypatch: pytest.Monk
         assert [each.verdict for each in likelihood.findings] == ["did not hold"]
         assert list(likelihood.numbers["nats_above_bayes_by_n"]) == ["0", "2"]
         assert likelihood.numbers["nll_by_predictor_and_n"]["kde-best"]["0"] is None
-
-
-def test_a_model_that_is_far_off_is_said_to_lose(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    kept = tmp_path / "outside.json"
-    monkeypatch.setattr(incontext, "recorded", lambda place: kept)
-    nll = {"truth": [1.0, 1.0], "bayes": [1.1, 1.1], "kde-best": [1.5, 1.4], "model": [1.2, 9.0]}
-    rows = {"tasks": 3, "contexts": [8, 16], "nll": nll, "model_minus": {"bayes": [0.1, 0.123]}}
-    kept.write_text(json.dumps({"K = 3": rows, "moons": rows}))
-    section = incontext.incontext_outside(0)
-    assert section.numbers["nll_by_setting_and_predictor"]["moons"]["model"]["16"] == 9
-    assert "0.123" in section.observations[0]
-    assert "2 of 4" in section.observations[0]
-    assert "K = 3, n = 16: 9.00 against 1.40" in section.observations[0]

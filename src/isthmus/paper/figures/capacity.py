@@ -6,11 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
-from numpy.typing import NDArray
 
 from isthmus.capacity import basins
 from isthmus.figures.landscapes import draw_energy, draw_landscape, draw_memories, paths_of
@@ -19,14 +16,12 @@ from isthmus.figures.style import (
     GREEN,
     INK,
     MEMORY,
-    MUTED,
     PAPER,
     PURPLE,
     SKY,
     YELLOW,
     heading,
     new_figure,
-    note_at,
     styled,
     to_array,
 )
@@ -94,40 +89,31 @@ def basins_merging(
 def retrieval_sweep(sweep: Sweep) -> Figure:
     """Draw retrieval against the number of patterns, one line per dimension.
 
-    Bands are 95 % over seeds. Marks along the top are what theory says of each dimension: a
-    triangle at a certified number of stored patterns, a bar at the half-weight ceiling.
+    Bands are 95 % over seeds. Marks along the top are what theory says of each dimension, in its
+    colour: a triangle at a certified number of stored patterns, a bar at the half-weight ceiling.
     """
     figure = new_figure(4.2)
     left, right = figure.subplots(1, 2, sharex=True)
     counts = sweep.counts
-    shades = [SHADES[number % len(SHADES)] for number in range(len(sweep.dims))]
     for axes, measure in ((left, "retrieved"), (right, "normalized_ratio")):
-        top = axes.get_xaxis_transform()
-        for number, (shade, dim) in enumerate(zip(shades, sweep.dims, strict=True)):
+        for number, dim in enumerate(sweep.dims):
+            look: dict[str, Any] = {"color": SHADES[number % len(SHADES)]}
             mean, half = np.array([sweep.band(measure, dim, count) for count in counts]).T
             mark = f"{MARKS[number % len(MARKS)]}-"
-            axes.plot(counts, mean, mark, color=shade, ms=5, lw=1.6, label=f"D = {dim}")
-            low, high = np.maximum(mean - half, 0), mean + half
-            high = np.minimum(high, 1) if measure == "retrieved" else high
-            axes.fill_between(counts, low, high, color=shade, alpha=0.18, lw=0)
+            axes.plot(counts, mean, mark, ms=5, lw=1.6, label=f"D = {dim}", **look)
+            high = np.minimum(mean + half, 1) if measure == "retrieved" else mean + half
+            axes.fill_between(counts, np.maximum(mean - half, 0), high, alpha=0.18, lw=0, **look)
             for kind, marker in THEORY.items():
                 bound = capacity_bound(dim, kind=kind)
                 if counts[0] <= bound <= counts[-1]:
-                    axes.axvline(bound, color=shade, lw=0.8, ls=":", alpha=0.7, zorder=0)
-                    axes.plot([bound], [0.97], marker, transform=top, color=shade, ms=8, mew=2)
-                    look = {"color": shade, "fontweight": "bold", "va": "center", "xycoords": top}
-                    note_at(axes, f"D = {dim}", (bound, 0.97), (6, 0), **look)
+                    top = axes.get_xaxis_transform()
+                    axes.plot([bound], [0.97], marker, transform=top, ms=8, mew=2, **look)
         axes.set(xscale="log", xlabel="number of patterns N")
     left.set(ylim=(-0.03, 1.13), ylabel="share of particles")
-    most = right.get_ylim()[1]
-    right.set(
-        ylim=(-0.03 * most, 1.15 * most), ylabel="final / initial / mean distance of patterns"
-    )
+    right.set(ylim=(0, 1.15 * right.get_ylim()[1]))
+    right.set(ylabel="final / initial / mean distance of patterns")
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    note = (
-        "Triangle: certified number. Bar: half-weight ceiling, "
-        "no more can keep half of their own weight."
-    )
+    note = "Triangle: certified number. Bar: half-weight ceiling."
     heading(left, "Retrieved", note, characters=56)
     heading(right, "The paper's measure", "Distance that is left: the smaller the better.")
     return figure
@@ -145,58 +131,34 @@ def capacity_bounds(
     """
     grid = np.array(list(dims))
     figure = new_figure(5.4)
-    panels = figure.subplots(1, 2) if measured else [figure.subplots()]
+    first, *others = figure.subplots(1, 2 if measured else 1, squeeze=False)[0]
     for kind, (colour, line, name) in BOUNDS.items():
         logs = np.array([capacity_bound(int(dim), kind=kind, log=True) for dim in grid])
-        panels[0].plot(grid, logs / np.log(10), line, color=colour, lw=1.8, label=name)
-        if measured:
-            panels[1].plot(grid, np.exp(logs / (grid - 1)), line, color=colour, lw=1.8)
-    panels[0].set(xlabel="dimension D", ylabel="number of patterns N", ylim=(0, None))
-    panels[0].yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
-    panels[0].yaxis.set_major_locator(MaxNLocator(7, integer=True))
-    panels[0].yaxis.set_minor_locator(NullLocator())
-    panels[0].legend(loc="upper left")
+        look: dict[str, Any] = {"ls": line, "color": colour, "lw": 1.8}
+        first.plot(grid, logs / np.log(10), label=name, **look)
+        for axes in others:
+            axes.plot(grid, np.exp(logs / (grid - 1)), **look)
+    first.set(xlabel="dimension D", ylabel="number of patterns N", ylim=(0, None))
+    first.yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
+    first.yaxis.set_major_locator(MaxNLocator(7, integer=True))
+    first.legend(loc="upper left")
     note = "Half-weight: no more keep half of their own weight, which storage does not need."
-    heading(panels[0], "How many patterns fit on a sphere", note)
-    if measured:
-        _draw_growth(panels[1], measured, int(grid.max()))
-    return figure
-
-
-def _draw_growth(axes: Axes, measured: Mapping[str, Mapping[int, float]], last: int) -> None:
-    """Draw marks, each smaller than the one before, so that none hides another."""
-    for number, (name, counts) in enumerate(measured.items()):
-        growth = [count ** (1 / (dim - 1)) for dim, count in counts.items()]
-        mark, face = MARKS[number % len(MARKS)], FACES[number % len(FACES)]
-        look: dict[str, Any] = {"color": INK, "mfc": face, "mew": 1.3, "zorder": 4}
-        axes.plot([*counts], growth, mark, ms=max(9.5 - 1.5 * number, 7), label=name, **look)
-    farthest = max(dim for counts in measured.values() for dim in counts)
-    axes.set(xlim=(1.5, max(last / 2, farthest + 0.5)), yscale="log", ylim=(0.95, 22))
-    axes.set(xlabel="dimension D", ylabel="growth N^(1/(D-1))", yticks=(1, 2, 3, 4, 5, 10, 20))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(loc="upper right", title="stored")
-    heading(axes, "Growth per dimension", "Lines as on the left, marks are stored.")
-
-
-@styled
-def noise_recall(curves: Mapping[str, Mapping[float, float]], delta: float) -> Figure:
-    """Draw the share of noisy patterns recalled, by noise in units of the certified level."""
-    figure = new_figure(3.8)
-    axes = figure.subplots()
-    for number, (name, shares) in enumerate(curves.items()):
-        mark = f"{MARKS[number % len(MARKS)]}-"
-        axes.plot([*shares], [*shares.values()], mark, color=SHADES[number], ms=6, label=name)
-    axes.axvline(1, color=MUTED, lw=1, ls=":")
-    axes.plot(
-        [0, 1], [1 - delta] * 2, color=INK, lw=3, zorder=1, label=f"proved: at least {1 - delta:g}"
-    )
-    axes.set(xlim=(0, None), ylim=(-0.03, 1.06), ylabel="share recalled")
-    axes.set(xlabel="standard deviation of the noise / certified level")
-    axes.legend(loc="lower left")
-    note = "Patterns with normal noise in every coordinate."
-    heading(axes, "Recall under noise", note, characters=80, lines=1)
+    heading(first, "How many patterns fit on a sphere", note)
+    for axes in others:
+        # Each mark is smaller than the one before, so that none hides another.
+        for number, (name, counts) in enumerate((measured or {}).items()):
+            growth = [count ** (1 / (dim - 1)) for dim, count in counts.items()]
+            look = {"ms": max(9.5 - 1.5 * number, 7), "mfc": FACES[number % len(FACES)], "mew": 1.3}
+            mark = MARKS[number % len(MARKS)]
+            axes.plot([*counts], growth, mark, color=INK, zorder=4, label=name, **look)
+        farthest = max(dim for counts in (measured or {}).values() for dim in counts)
+        axes.set(xlim=(1.5, max(grid.max() / 2, farthest + 0.5)), yscale="log", ylim=(0.95, 22))
+        axes.set(xlabel="dimension D", ylabel="growth N^(1/(D-1))", yticks=(1, 2, 3, 4, 5, 10, 20))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(loc="upper right", title="stored")
+        heading(axes, "Growth per dimension", "Lines as on the left, marks are stored.")
     return figure
 
 
@@ -213,36 +175,27 @@ def kde_and_hopfield(
         (left, on, "Equal lengths", "Both models take the same steps to the same places."),
         (middle, off, "Unequal lengths", "The network favours long patterns; the KDE does not."),
     ):
-        _draw_pair(axes, to_array(patterns), starts, sigma, reach)
+        kde, network = GaussianKDE(patterns, sigma), ModernHopfield(patterns, beta=1 / sigma**2)
+        draw_energy(axes, kde, reach)
+        looks = {"Gaussian KDE": (kde, INK, "-"), "modern Hopfield": (network, YELLOW, "--")}
+        for name, (energy, colour, line) in looks.items():
+            paths = paths_of(energy, starts)[0]
+            axes.plot(*paths.T, line, color=colour, lw=1.6, label=name)
+            axes.plot(*paths[:, -1].T, "o", color=colour, ms=5, mec=PAPER, mew=0.6, zorder=7)
+        axes.plot(*starts.T, "o", ms=4, mfc=PAPER, mec=INK, mew=0.8, zorder=5)
+        draw_memories(axes, to_array(patterns))
+        axes.set(xlabel="x₁", ylabel="x₂")
         heading(axes, title, note)
+    handles, labels = left.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend([*unique.values()], [*unique], loc="outside lower left", ncols=2)
     spreads, gaps = zip(*sorted(differences.items()), strict=True)
-    floor = 1e-17
-    right.plot(spreads, [max(gap, floor) for gap in gaps], "o-", color=INK, ms=5, lw=1.6)
-    right.set_xscale("symlog", linthresh=min((s for s in spreads if s > 0), default=1.0))
+    right.plot(spreads, np.maximum(gaps, 1e-17), "o-", color=INK, ms=5, lw=1.6)
+    right.set_xscale("symlog", linthresh=1e-6)
     right.set(yscale="log", xlabel="spread of lengths (share of the mean)")
     right.set(ylabel="largest difference of an update", xlim=(0, 2 * max(spreads) or 1.0))
     right.set_xticks([0, *(10.0**power for power in (-6, -4, -2))])
     right.minorticks_off()
     right.set_box_aspect(1)
-    right.locator_params(axis="y", numticks=6)
     heading(right, "How far apart", "One update of each, from the same places.")
-    names = [
-        Line2D([], [], color=INK, lw=1.3, label="Gaussian KDE"),
-        Line2D([], [], color=YELLOW, lw=2, ls="--", label="modern Hopfield network"),
-    ]
-    figure.legend(handles=names, loc="outside lower left", ncols=2, fontsize=9.5)
     return figure
-
-
-def _draw_pair(
-    axes: Axes, marks: NDArray[Any], starts: NDArray[Any], sigma: float, reach: float
-) -> None:
-    kde, network = GaussianKDE(marks, sigma), ModernHopfield(marks, beta=1 / sigma**2)
-    draw_energy(axes, kde, reach)
-    for energy, colour, line, width in ((kde, INK, "-", 1.3), (network, YELLOW, "--", 2.0)):
-        for path in paths_of(energy, starts)[0]:
-            axes.plot(*path.T, line, color=colour, lw=width, zorder=3 if line == "-" else 4)
-            axes.plot(*path[-1], "o", color=colour, ms=5, mec=PAPER, mew=0.6, zorder=7)
-    axes.plot(*starts.T, "o", ms=4, mfc=PAPER, mec=INK, mew=0.8, zorder=5)
-    draw_memories(axes, marks)
-    axes.set(xlabel="x₁", ylabel="x₂")

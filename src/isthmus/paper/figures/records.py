@@ -1,4 +1,4 @@
-"""Figures of recorded experiments: likelihoods in context, and training at high rates."""
+"""Figures of recorded experiments: training objectives, and training at high rates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -28,60 +27,6 @@ from isthmus.figures.style import (
     styled,
 )
 from isthmus.paper.attention import Experiment
-
-OTHERS = ("narrow clusters", "wide clusters", "rings", "moons")
-# Excesses in nats are drawn between these.
-LOWEST, HIGHEST = 0.003, 6.0
-
-
-@styled
-def likelihood_outside_the_prior(found: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Draw how far predictors are above the true density, on datasets of several priors."""
-    counts = [setting for setting in found if setting not in OTHERS]
-    numbers = [int(setting.removeprefix("K = ")) for setting in counts]
-    sizes = found[counts[0]]["contexts"]
-    figure = new_figure(6.6, gap=0.03)
-    above, below = figure.subplots(2, len(sizes), sharey=True)
-    for number, (axes, size) in enumerate(zip(above, sizes, strict=True)):
-        excess = {
-            name: [_excess(found[each], name)[number] for each in counts] for name in PREDICTORS
-        }
-        _draw(axes, numbers, excess)
-        axes.axvspan(2.6, 3.4, color=MUTED, alpha=0.12, lw=0)
-        axes.set(xlabel="clusters K", xticks=numbers, xlim=(0.5, max(numbers) + 0.5))
-        heading(axes, f"{size} points in context")
-    others = [setting for setting in OTHERS if setting in found]
-    for axes in below[len(others) :]:
-        axes.set_axis_off()
-    for axes, setting in zip(below, others, strict=False):
-        _draw(axes, sizes, {name: _excess(found[setting], name) for name in PREDICTORS})
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.minorticks_off()
-        axes.set_xlabel("points in context n")
-        heading(axes, setting.capitalize())
-    for axes in (above[0], below[0]):
-        axes.set(yscale="log", ylim=(LOWEST, HIGHEST), ylabel="nats above the truth")
-    handles, labels = above[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return figure
-
-
-def _excess(rows: Mapping[str, Any], name: str) -> list[float]:
-    """Return the likelihoods of a predictor minus those of the truth, NaN where it has none."""
-    truth = rows["nll"]["truth"]
-    values = rows["nll"].get(name, [None] * len(truth))
-    pairs = zip(values, truth, strict=True)
-    return [np.nan if value is None else value - best for value, best in pairs]
-
-
-def _draw(axes: Axes, x: Sequence[int], excess: Mapping[str, Sequence[float]]) -> None:
-    for name, values in excess.items():
-        if name != "truth" and not np.isnan(values).all():
-            colour, line, marker, label = PREDICTORS[name]
-            look: dict[str, Any] = {"ls": line, "marker": marker, "color": colour, "label": label}
-            look |= {"lw": 2.8 if name == "model" else 1.5, "ms": 6, "mec": PAPER, "mew": 0.5}
-            axes.plot(x, values, **look)
 
 
 @styled

@@ -61,8 +61,8 @@ class BuiltReport:
     @property
     def failed(self) -> list[Section]:
         """The requested parts that failed."""
-        requested = [each for each in self.sections if each.name in self.requested]
-        return [section for section in requested if section.status == "failed"]
+        asked = self.requested
+        return [each for each in self.sections if each.name in asked and each.status == "failed"]
 
 
 def build(
@@ -167,20 +167,15 @@ class Workspace:
 
     def section(self, part: Part) -> Section:
         """Return the stored section of a part, or one that says why there is none."""
-        section = self.read(part.name) or Section(status="missing")
+        section = self.read(part.name) or Section(status="missing", inputs=self.inputs)
         changed = [name for name, value in self.inputs.items() if section.inputs.get(name) != value]
-        if section.status != "missing" and changed:
+        if changed:
             message = f"The stored part was made with a different {', '.join(changed)}."
             section = Section(status="missing", message=message)
-        command = f"isthmus reproduce --only {part.name} --seed {self.seed}"
-        return replace(
-            section,
-            name=part.name,
-            title=part.title,
-            chapter=part.chapter,
-            command=command + " --full" * self.full,
-            log=self._link(f"{part.name}.log"),
-        )
+        command = f"isthmus reproduce --only {part.name} --seed {self.seed}" + " --full" * self.full
+        log = self.link(f"{part.name}.log")
+        section = replace(section, name=part.name, title=part.title, chapter=part.chapter)
+        return replace(section, command=command, log=log)
 
     def make(
         self, parts: Sequence[Part], jobs: int, limit: float, report: Callable[[str], None]
@@ -224,8 +219,8 @@ class Workspace:
         sections = tuple(map(self.section, registry.PARTS))
         index, data = self.out / "index.html", self.out / "results.json"
         built = BuiltReport(index, data, self.directory, sections, requested)
-        kept = [each.name for each in fields(Section)]
-        kept = [name for name in kept if name not in ("name", "log", "seconds", "inputs")]
+        left_out = ("name", "log", "seconds", "inputs")
+        kept = [each.name for each in fields(Section) if each.name not in left_out]
         results = {
             "version": isthmus.__version__,
             "seed": self.seed,
@@ -234,7 +229,7 @@ class Workspace:
             "summary": built.summary,
             "parts": {
                 section.name: {name: getattr(section, name) for name in kept}
-                | {"figure": section.figure and self._link(f"{section.name}.png")}
+                | {"figure": section.figure and self.link(f"{section.name}.png")}
                 for section in sections
             },
             "seconds": {each.name: round(each.seconds, 3) for each in sections if each.seconds},
@@ -242,18 +237,15 @@ class Workspace:
         content = json.dumps(results, indent=2, allow_nan=False, ensure_ascii=False, default=asdict)
         size = "the paper's own sizes" if self.full else "quick sizes"
         versions = ", ".join(f"{name} {version}" for name, version in environment().items())
+        facts = (f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions)
         html = page(
-            registry.TITLE,
-            registry.INTRODUCTION,
-            sections,
-            chapters=registry.CHAPTERS,
-            facts=(f"isthmus {isthmus.__version__}", f"seed {self.seed}", size, versions),
+            registry.TITLE, registry.INTRODUCTION, sections, chapters=registry.CHAPTERS, facts=facts
         )
         write_atomically(data, content + "\n")
         write_atomically(index, html)
         return built
 
-    def _link(self, name: str) -> str:
+    def link(self, name: str) -> str:
         """Return the path of a file relative to the page; empty if there is none."""
         path = self.directory / name
         return path.relative_to(self.out).as_posix() if path.exists() else ""

@@ -31,8 +31,7 @@ Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), 
 the command that made it, and a verdict on each claim. All is computed afresh from the seed below,
 but for the fits of the clustering study (`isthmus study run`) and transformers trained at high
 rates (`python benchmarks/attention.py`), of which samples are repeated (`--full` computes both
-afresh), and for the in-context models and their likelihoods on other priors (`isthmus icl train`,
-`python benchmarks/incontext_records.py`)."""
+afresh), and for the in-context models (`isthmus icl train`)."""
 CHAPTERS = {
     "overview": "One energy, three uses",
     "energies": "Energies",
@@ -50,13 +49,11 @@ _TITLES = {
         "energies:landscapes_2d": "Six energies on a plane",
         "energies:likelihoods": "Other likelihoods",
         "energies:completion": "Completion of digits",
-        "energies:samples": "Sampling from a memory",
     },
     "incontext": {
         "incontext:incontext_landscapes": "An energy for any dataset, in context",
         "incontext:incontext_samples": "Samples in context",
         "incontext:incontext_likelihood": "Likelihood of in-context energies",
-        "incontext:incontext_outside": "In-context energies outside their prior",
         "incontext:incontext_objectives": "The paper's objective, and ranking NCE",
     },
     "clustering": {
@@ -69,14 +66,12 @@ _TITLES = {
         "study:study_unknown_labelled": "The study: K not given, scores with labels",
         "study:study_unknown_unlabelled": "The study: K not given, scores without labels",
         "study:study_ranks": "The study: ranks",
-        "clustering:clustering_tour": "A tour of clustering",
     },
     "capacity": {
         "capacity:basins_merging": "Merging basins",
         "capacity:capacity_sweep": "Retrieval against the number of patterns",
         "capacity:capacity_bounds": "Bounds on capacity",
         "capacity:phases": "Phases of a memory",
-        "capacity:noise": "A certificate for noise",
         "capacity:hopfield_equivalence": "KDE and Hopfield network",
     },
     "attention": {

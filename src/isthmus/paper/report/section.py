@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import InvalidInputError
+from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +35,7 @@ class Finding:
     because: str
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            known = ", ".join(VERDICTS)
-            raise InvalidInputError(f"{self.verdict!r} is not a verdict; use one of {known}.")
+        as_choice(self.verdict, "verdict", VERDICTS)
 
 
 def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool = False) -> Finding:
@@ -93,12 +92,6 @@ class TextTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def __post_init__(self) -> None:
-        for number, row in enumerate(self.rows, start=1):
-            if len(row) != len(self.columns):
-                cells = f"{len(row)} cells for {len(self.columns)} columns"
-                raise ShapeError(f"Row {number} of the table has {cells}.")
-
 
 @dataclass(frozen=True)
 class Section:
@@ -153,24 +146,21 @@ class Section:
             object.__setattr__(self, "figure", png_bytes(self.figure))
 
     def to_json(self) -> str:
-        """Return the section as JSON, with digests of its content and of the figure."""
-        figure = _digest(self.figure) if isinstance(self.figure, bytes) else None
-        content = _plain(asdict(self) | {"figure": figure}, "section")
-        content["digest"] = _digest(json.dumps(content, sort_keys=True).encode())
+        """Return the section as JSON, with one digest of its content and the figure."""
+        content = _plain(asdict(self) | {"figure": self.figure is not None}, "section")
+        content["digest"] = _digest(content, self.figure)
         return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, figure: bytes | None = None) -> Section:
         """Read a section; raise ValueError if it or the figure differs from what was written."""
         content = json.loads(text)
-        digest = content.pop("digest", None) if isinstance(content, dict) else None
-        if digest != _digest(json.dumps(content, sort_keys=True).encode()):
-            raise InvalidInputError("The file is not a section as it was written.")
-        if content["figure"] and (figure is None or _digest(figure) != content["figure"]):
-            raise InvalidInputError("The figure is not the section's.")
+        digest, figure = content.pop("digest"), figure if content["figure"] else None
+        if digest != _digest(content, figure):
+            raise InvalidInputError("The section or its figure is not as it was written.")
         table = content["table"]
         content |= {
-            "figure": content["figure"] and figure,
+            "figure": figure,
             "table": table and TextTable(tuple(table["columns"]), (*map(tuple, table["rows"]),)),
             "findings": tuple(Finding(**finding) for finding in content["findings"]),
             "observations": tuple(content["observations"]),
@@ -178,8 +168,10 @@ class Section:
         return cls(**content)
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _digest(content: Mapping[str, Any], figure: Figure | bytes | None) -> str:
+    assert figure is None or isinstance(figure, bytes)
+    text = json.dumps(content, sort_keys=True).encode()
+    return hashlib.sha256(text + (figure or b"")).hexdigest()
 
 
 def _plain(value: Any, name: str) -> Any:

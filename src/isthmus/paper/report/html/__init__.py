@@ -55,7 +55,7 @@ def page(
         "rich": rich_text,
         "linked": lambda words: Markup(ROW_LABEL.sub(link, rich_text(words))),
         "duration": duration,
-        "tables": number_tables,
+        "named": named_values,
         "base64": lambda data: base64.b64encode(data).decode("ascii"),
         # The first bytes of a PNG hold its size, which keeps the page from jumping as it loads.
         "size": lambda data: struct.unpack(">II", data[16:24]),
@@ -93,29 +93,18 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
-NumberTable = tuple[str, list[str], list[tuple[str, list[str]]]]
-"""A title, the headings of columns, if any, and the name and the cells of each row."""
+def named_values(numbers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of a table; innermost mappings of single values have one row.
 
-
-def number_tables(numbers: Mapping[str, Any], title: str = "") -> Iterator[NumberTable]:
-    """Arrange nested numbers in tables: one of the single values, and one for each mapping."""
-    inner = {name: value for name, value in numbers.items() if isinstance(value, Mapping)}
-    if single := {name: numbers[name] for name in numbers if name not in inner}:
-        yield title, [], [(_words(name), [value_text(each)]) for name, each in single.items()]
-    keys = list(dict.fromkeys(key for row in inner.values() for key in row))
-    flat = not any(isinstance(value, Mapping) for row in inner.values() for value in row.values())
-    if len(inner) > 1 and flat and all(len(row) > len(keys) / 2 for row in inner.values()):
-        cells = {
-            name: [value_text(row[key]) if key in row else "" for key in keys]
-            for name, row in inner.items()
-        }
-        yield title, [*map(_words, keys)], [(_words(name), row) for name, row in cells.items()]
-        return
-    for name, row in inner.items():
-        yield from number_tables(row, f"{title}: {_words(name)}" if title else _words(name))
-
-
-def _words(name: str) -> str:
-    """Return the name of a number in words, capitalised."""
-    words = name.replace("_", " ")
-    return words[:1].upper() + words[1:]
+    >>> [*named_values({"most_by_D": {"2": 3, "4": 5}, "seeds": 2})]
+    [('most by D', '2: 3; 4: 5'), ('seeds', '2')]
+    """
+    for name, value in numbers.items():
+        words = name.replace("_", " ")
+        if not isinstance(value, Mapping):
+            yield words, value_text(value)
+        elif any(isinstance(each, Mapping) for each in value.values()):
+            yield from ((f"{words}, {inner}", each) for inner, each in named_values(value))
+        else:
+            cells = (f"{key.replace('_', ' ')}: {value_text(each)}" for key, each in value.items())
+            yield words, "; ".join(cells)

@@ -38,20 +38,25 @@ LEVEL = 0.05
 
 def attention_heads(seed: int, full: bool = False) -> Section:
     """Train a small transformer on digits and analyse its second block; the same with SALN."""
-    layer, x, loss = _trained("pre-norm", seed)
-    _, weights = layer(x, x, x, average_attn_weights=False)
-    view = vmf_view(layer, x)
-    tied = entanglement(view)
+    layers = {}
+    for variant in ("pre-norm", "SALN"):
+        model = PatchTransformer(variant, seed=seed)
+        losses = train_on_digits(model, 0.01, steps=STEPS, seed=seed)
+        patches = digit_patches()[2][:PICTURES].double()
+        layers[variant] = (*model.double().eval().layers(patches)[-1], losses[-1])
+    layer, x, loss = layers["pre-norm"]
+    views = {variant: vmf_view(*each[:2]) for variant, each in layers.items()}
+    view, tied = views["pre-norm"], entanglement(views["pre-norm"])
+    weights = layer(x, x, x, average_attn_weights=False)[1]
     off = largest_gap(view.responsibilities(), weights)
     printed = largest_gap(as_printed(view, layer.head_dim), weights)
-    views = {"pre-norm": view, "SALN": vmf_view(*_trained("SALN", seed)[:2])}
     alone = {variant: weight_without_key(each).tolist() for variant, each in views.items()}
     root_mean_square = posterior_gap(*_random_layer(seed, nn.RMSNorm))
     bound, free = max(alone["pre-norm"]), alone["SALN"]
     cost = {
         heads: [
-            sum(each.numel() for each in layer(COST_DIM, heads).parameters())
-            for layer in (PreNormAttention, SALNAttention)
+            sum(each.numel() for each in kind(COST_DIM, heads).parameters())
+            for kind in (PreNormAttention, SALNAttention)
         ]
         for heads in (2, 4)
     }
@@ -73,8 +78,8 @@ def attention_heads(seed: int, full: bool = False) -> Section:
             judged(
                 "vmf",
                 "With queries of length sqrt(D), projections and 1/sqrt(d), the posterior equals "
-                f"the layer's attention to {off:.0e}; by the printed formula it is off by up to "
-                f"{printed:.2f} (E18, E19).",
+                f"the attention to {off:.0e}; as printed it is off by up to {printed:.2f} (E18, "
+                "E19).",
                 printed <= EXACT,
                 corrected=off <= EXACT,
             ),
@@ -85,15 +90,14 @@ def attention_heads(seed: int, full: bool = False) -> Section:
             ),
             judged(
                 "key-controls-both",
-                "In every head the log-weights are one linear function of the keys, which leaves "
-                f"at most {bound:.0e} of their variance. The mixing proportion also has the "
+                "In every head a linear function of the keys leaves at most "
+                f"{bound:.0e} of the variance of log-weights. The mixing proportion also has the "
                 "normaliser (E20).",
                 bound <= EXACT,
             ),
             judged(
                 "saln-frees",
-                f"In SALN, trained in the same way, the keys leave {min(free):.1%} to "
-                f"{max(free):.1%} of the variance of log-weights.",
+                f"In SALN, the keys leave {min(free):.1%} to {max(free):.1%} of that variance.",
                 min(free) > EXACT,
             ),
             judged(
@@ -107,19 +111,20 @@ def attention_heads(seed: int, full: bool = False) -> Section:
     )
 
 
-def _trained(variant: str, seed: int) -> tuple[Any, Tensor, float]:
-    """Return the attention of a trained transformer's last block, its input, and the loss."""
-    model = PatchTransformer(variant, seed=seed)
-    losses = train_on_digits(model, 0.01, steps=STEPS, seed=seed)
-    return *model.double().eval().layers(digit_patches()[2][:PICTURES].double())[-1], losses[-1]
-
-
 def weight_without_key(view: VMFMixture) -> Tensor:
     """Return the share of the variance of log-weights that no linear map of the keys gives. (H,)"""
     by_head = (view.concentration[..., None] * view.mean_direction).transpose(0, 1)
     keys, weight = by_head.flatten(1, 2), view.log_weight.transpose(0, 1).flatten(1)[..., None]
     left = weight - keys @ torch.linalg.lstsq(keys, weight, driver="gelsd").solution
     return (left.square().sum(1) / (weight - weight.mean(1, keepdim=True)).square().sum(1))[:, 0]
+
+
+def as_printed(view: VMFMixture, head_dim: int) -> Tensor:
+    """Return attention by the paper's formula: query of length 1, no 1 / sqrt(d). (B, H, S, T)."""
+    cosine = torch.einsum("bsd,bhtd->bhst", view.query_direction, view.mean_direction)
+    concentration = math.sqrt(head_dim / view.dim) * view.concentration[:, :, None]
+    log_weight = math.sqrt(head_dim) * view.log_weight[:, :, None]
+    return torch.softmax(concentration * cosine + log_weight, -1)
 
 
 def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict[str, int]]:
@@ -132,10 +137,8 @@ def runs_of_the_experiment(seed: int, full: bool) -> tuple[Experiment, str, dict
     runs = compare_variants(learning_rates=[rate], seeds=1, steps=RUN_STEPS, progress=False).runs
     pairs = [(run.loss or 0.0, found.of(run.variant, rate)[0].loss or 0.0) for run in runs]
     agree = sum(abs(ours - theirs) <= SIMILAR * ours for ours, theirs in pairs)
-    source = (
-        f"`python benchmarks/attention.py`, as recorded; {agree} of {len(runs)} repeated runs "
-        f"agree to {SIMILAR:.0%}"
-    )
+    again = f"{agree} of {len(runs)} repeated runs agree to {SIMILAR:.0%}"
+    source = f"`python benchmarks/attention.py`, as recorded; {again}"
     return found, source, {"runs": len(runs), "agree": agree}
 
 
@@ -154,25 +157,20 @@ def attention_training(seed: int, full: bool = False) -> Section:
             for variant in found.variants
         }
 
-    logits = {
-        variant: max(found.median("largest_logit", variant, rate) for rate in high)
-        for variant in found.variants
-    }
-    pairs = {variant: seeds_below(found, variant, high) for variant in ("QK-norm", "SALN")}
-    p = {name: binomtest(*pair, alternative="greater").pvalue for name, pair in pairs.items()}
-    below = {
-        name: f"Above a rate of {best:g}, where pre-norm does best, the mean training loss of "
-        f"{name} is below pre-norm's for {won} of {seeds} seeds (sign test: p = {p[name]:.2g}); "
-        f"largest median logits are {logits[name]:.3g} and {logits['pre-norm']:.3g}."
-        for name, (won, seeds) in pairs.items()
-    }
-    worse = [
-        f"{rate:g}"
-        for rate in high
-        if found.fraction_diverged("QK-norm", rate) > found.fraction_diverged("pre-norm", rate)
-    ]
+    logits, p, below = {}, {}, {}
+    for name in found.variants:
+        logits[name] = max(found.median("largest_logit", name, rate) for rate in high)
+        won, seeds = seeds_below(found, name, high)
+        p[name] = binomtest(won, seeds, alternative="greater").pvalue
+        below[name] = (
+            f"Above a rate of {best:g}, where pre-norm does best, the mean training loss of {name} "
+            f"is below pre-norm's for {won} of {seeds} seeds (sign test: p = {p[name]:.2g}); "
+            f"largest median logits are {logits[name]:.3g} and {logits['pre-norm']:.3g}."
+        )
+    diverged = found.fraction_diverged
+    worse = [f"{r:g}" for r in high if diverged("QK-norm", r) > diverged("pre-norm", r)]
     calm = logits["QK-norm"] < 0.1 * logits["pre-norm"] and p["QK-norm"] < LEVEL
-    diverged = f" It diverged more often at {listed(worse) or 'no rate'}."
+    more = f" It diverged more often at {listed(worse) or 'no rate'}."
     return Section(
         "The same small transformer on digits with pre-norm attention, with queries and keys "
         "normalised again (QK-norm), and with a separate log-weight for each key (SALN). Lines are "
@@ -186,9 +184,9 @@ def attention_training(seed: int, full: bool = False) -> Section:
                 f"median_{name}_by_variant_and_rate": table(partial(found.median, name))
                 for name in ("loss", "test_loss", "largest_logit", "entanglement")
             },
-            "share_diverged_by_variant_and_rate": table(found.fraction_diverged),
+            "share_diverged_by_variant_and_rate": table(diverged),
         },
-        (judged("qk-norm", below["QK-norm"] + diverged, calm and not worse, corrected=calm),),
+        (judged("qk-norm", below["QK-norm"] + more, calm and not worse, corrected=calm),),
         observations=(below["SALN"],),
     )
 
@@ -209,24 +207,15 @@ def seeds_below(found: Experiment, variant: str, rates: list[float]) -> tuple[in
     return sum(map(operator.lt, ours, theirs)), len(ours)
 
 
-def as_printed(view: VMFMixture, head_dim: int) -> Tensor:
-    """Return attention by the paper's formula: query of length 1, no 1 / sqrt(d). (B, H, S, T)."""
-    cosine = torch.einsum("bsd,bhtd->bhst", view.query_direction, view.mean_direction)
-    concentration = math.sqrt(head_dim / view.dim) * view.concentration[:, :, None]
-    log_weight = math.sqrt(head_dim) * view.log_weight[:, :, None]
-    return torch.softmax(concentration * cosine + log_weight, -1)
-
-
 @erratum("E18")
 def length_of_the_query(generator: torch.Generator) -> Check:
     """Measure LayerNorm's outputs: of length sqrt(D), orthogonal to the ones."""
-    lengths, across = {}, 0.0
+    numbers, off, across = {}, 0.0, 0.0
     for dim in (8, 64, 512):
         y = nn.functional.layer_norm(normal(generator, 20, dim), (dim,), eps=0.0)
-        lengths[dim] = float(torch.linalg.vector_norm(y, dim=1).mean())
-        across = max(across, float(y.sum(1).abs().max()))
-    off = max(abs(length - math.sqrt(dim)) for dim, length in lengths.items())
-    numbers = {f"length_in_{dim}_dimensions": length for dim, length in lengths.items()}
+        length = float(torch.linalg.vector_norm(y, dim=1).mean())
+        numbers[f"length_in_{dim}_dimensions"] = length
+        off, across = max(off, abs(length - math.sqrt(dim))), max(across, largest_gap(y.sum(1), 0))
     return numbers | {"across": across}, off < 1e-6 and across < 1e-6
 
 
@@ -286,7 +275,7 @@ def normalisers_of_components(generator: torch.Generator) -> Check:
     # log pi + log C(kappa) = log w + constant, so the difference of the two is -log C.
     gap = view.log_mixing - view.log_weight
     spread = float((gap.amax(-1) - gap.amin(-1)).mean())
-    total = float((view.responsibilities().sum(-1) - 1).abs().max())
+    total = largest_gap(view.responsibilities().sum(-1), 1)
     numbers = {"spread_of_log_normaliser": spread, "posterior_sums_off_by": total}
     return numbers, spread > 0.05 and total < EXACT
 
@@ -297,9 +286,8 @@ def product_not_sum(generator: torch.Generator) -> Check:
     keys, query = normal(generator, 6, 8), 2 * normal(generator, 8)
     sizes, size = torch.linalg.vector_norm(keys, dim=1), torch.linalg.vector_norm(query)
     cosine = (keys / sizes[:, None]) @ (query / size)
-    true = torch.softmax(keys @ query, 0)
     off, off_printed = (
-        largest_gap(torch.softmax(logits, 0), true)
+        largest_gap(torch.softmax(logits, 0), torch.softmax(keys @ query, 0))
         for logits in (sizes * size * cosine, sizes * cosine + size)
     )
     return {"off_corrected": off, "off_printed": off_printed}, off < EXACT and off_printed > 0.01

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.stats import ttest_ind_from_stats
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -47,8 +44,6 @@ FULL_SIZES = {"seeds": 10, "n_particles": 100, "max_patterns": 100, "max_steps":
 # Neighbouring cells of the sweep contradict a claim if one is worse at this level, over all cells.
 LEVEL = 0.05
 KINDS: tuple[CapacityKind, ...] = ("claimed", "half-weight", "dense", "certified", "packing")
-# Noise, in multiples of what is certified; patterns and draws per pattern that are tried.
-LEVELS, TRIED, DRAWS = (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), 25, 80
 MEASURED: tuple[tuple[Placement, float, tuple[int, ...]], ...] = (
     ("random", 0.5, (2, 3, 4)),
     ("random", 0.95, (2, 3, 4)),
@@ -98,13 +93,12 @@ def capacity_sweep(seed: int, full: bool = False) -> Section:
     """Run the paper's retrieval experiment, at a smaller size unless full."""
     dims, counts, sizes = (FULL_DIMS, FULL_COUNTS, FULL_SIZES) if full else (DIMS, COUNTS, SIZES)
     found = sweep(dims, counts, **sizes, progress=False)
-    measures = {"share_retrieved": "retrieved", "distance_ratio": "ratio"}
-    measures |= {"distance_ratio_as_printed": "normalized_ratio"}
-    tables = {name: found.table(measure) for name, measure in measures.items()}
-    share, _, printed = tables.values()
+    share, ratio, printed = map(found.table, ("retrieved", "ratio", "normalized_ratio"))
+    names = ("share_retrieved", "distance_ratio", "distance_ratio_as_printed")
     retrieval = {
         dim: {
-            n: {name: table[i, j] for name, table in tables.items()} for j, n in enumerate(counts)
+            n: dict(zip(names, (share[i, j], ratio[i, j], printed[i, j]), strict=True))
+            for j, n in enumerate(counts)
         }
         for i, dim in enumerate(dims)
     }
@@ -122,8 +116,7 @@ def capacity_sweep(seed: int, full: bool = False) -> Section:
             judged(
                 "more-patterns",
                 f"The printed measure rises from {by_count[0]:.2f} at N = {counts[0]} to "
-                f"{by_count[-1]:.2f} at N = {counts[-1]}, and falls significantly {len(fewer)} "
-                "times.",
+                f"{by_count[-1]:.2f} at N = {counts[-1]}, and falls significantly {fewer} times.",
                 not fewer and bool(by_count[-1] > by_count[0]),
             ),
             judged(
@@ -131,8 +124,8 @@ def capacity_sweep(seed: int, full: bool = False) -> Section:
                 f"The printed measure falls from {by_dim[0]:.2f} at D = {dims[0]} to "
                 f"{by_dim[-1]:.2f} at D = {dims[-1]}, but is divided by the distance of patterns, "
                 "which grows with D (E25). The ratio without it rises significantly "
-                f"{len(exceptions)} times, where patterns are too many. The share retrieved rises "
-                f"from {shares[0]:.2f} to {shares[-1]:.2f}.",
+                f"{exceptions} times, where patterns are too many. The share retrieved rises from "
+                f"{shares[0]:.2f} to {shares[-1]:.2f}.",
                 not lower and not exceptions,
                 corrected=not lower and bool(shares[-1] > shares[0]),
             ),
@@ -140,26 +133,23 @@ def capacity_sweep(seed: int, full: bool = False) -> Section:
     )
 
 
-def contradictions(found: Sweep, measure: str, along: str) -> list[tuple[int, int, int]]:
-    """Return (N, D, next D) where a distance rises with D, or (D, N, next N) where it falls with N.
+def contradictions(found: Sweep, measure: str, along: str) -> int:
+    """Return how often a distance rises significantly with D, or falls with N, to the next cell.
 
-    Only significant ones, by Welch's test over draws with Bonferroni's correction.
+    By Welch's test over draws with Bonferroni's correction.
     """
-    draws: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for cell in found.cells:
-        key = (cell.count, cell.dim) if along == "D" else (cell.dim, cell.count)
-        draws[key].append(getattr(cell, measure))
-    outer, inner = (found.counts, found.dims) if along == "D" else (found.dims, found.counts)
-    triples = [(each, *pair) for each in outer for pair in pairwise(inner)]
-
-    def p_value(each: int, low: int, high: int) -> float:
-        samples = [draws[each, low], draws[each, high]]
-        moments = [value for x in samples for value in (np.mean(x), np.std(x, ddof=1), len(x))]
-        side = "less" if along == "D" else "greater"
-        with np.errstate(all="ignore"):  # cells without any spread
-            return float(ttest_ind_from_stats(*moments, equal_var=False, alternative=side).pvalue)
-
-    return [triple for triple in triples if p_value(*triple) < LEVEL / len(triples)]
+    shape = len(found.dims), len(found.counts), -1
+    cells = sorted(found.cells, key=lambda cell: (cell.dim, cell.count))
+    draws = np.reshape([getattr(cell, measure) for cell in cells], shape)
+    if along == "D":
+        draws = -draws.swapaxes(0, 1)
+    first, second = (
+        (each.mean(-1), each.std(-1, ddof=1), each.shape[-1])
+        for each in (draws[:, :-1], draws[:, 1:])
+    )
+    with np.errstate(all="ignore"):  # cells without any spread
+        test = ttest_ind_from_stats(*first, *second, equal_var=False, alternative="greater")
+    return int((test.pvalue < LEVEL / test.pvalue.size).sum())
 
 
 def capacity_bounds(seed: int, full: bool = False) -> Section:
@@ -172,12 +162,10 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
         }
         for placement, share, dims in MEASURED
     }
-    proofs = [prove_stored(CELL_600), prove_stored(E8_SHELL)]
+    proofs = [proof for proof in map(prove_stored, (CELL_600, E8_SHELL)) if proof.holds]
     # In the plane, any number of patterns at equal angles are stored (capacity-proofs.md, 11).
-    known = {2: CORNERS} | {proof.dim: proof.patterns for proof in proofs if proof.holds}
+    known = {2: CORNERS} | {proof.dim: proof.patterns for proof in proofs}
     measured["symmetric arrangements, all stored"] = known
-    dims = (5, 10, 20, 40)
-    logs = {kind: {d: log_bound(d, kind) / math.log(10) for d in dims} for kind in KINDS}
     growth = {}
     for factor, dim in ((2.0, 20), (1.7, 50)):  # per dimension, where M = factor * sqrt(D - 1)
         first, last = (
@@ -189,7 +177,7 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
     more = [
         f"{each.patterns:,} at D = {each.dim} ({each.claimed:,} stated)"
         for each in proofs
-        if each.holds and each.patterns > each.claimed
+        if each.patterns > each.claimed
     ]
     return Section(
         "The number of patterns on a sphere of radius 2 sigma sqrt(D - 1), and its growth "
@@ -198,7 +186,10 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
         "the last, a polygon, the 600-cell and 17,280 vectors of E8, are proved to be stored.",
         figures.capacity_bounds([*range(2, 41)], measured),
         {
-            "log10_bounds_by_kind_and_D": logs,
+            "log10_bounds_by_kind_and_D": {
+                kind: {dim: log_bound(dim, kind) / math.log(10) for dim in (5, 10, 20, 40)}
+                for kind in KINDS
+            },
             "largest_number_measured_by_patterns_and_D": measured,
             "first_dimension_above_half_weight": dimension_above_half_weight(),
             "base_per_dimension": bases[2.0],
@@ -251,56 +242,19 @@ def phases(seed: int, full: bool = False) -> Section:
     )
 
 
-def noise(seed: int, full: bool = False) -> Section:
-    """Compare the noise that is certified with the noise at which patterns are lost."""
-    rng, delta = np.random.default_rng(seed), 1e-3
-    digits = load_digits().data
-    digits = digits[rng.permutation(len(digits))[: None if full else 400]]
-    data = {
-        "random patterns, D = 256": (rng.standard_normal((400, 256)), 3.0),
-        "pictures of digits, D = 64": (digits, 4.0),
-    }
-    curves, numbers = {}, {}
-    for name, (X, sigma) in data.items():
-        found = capacity.certify(X, sigma, iterate="none", noise=True, delta=delta)
-        assert found.noise is not None
-        rows = np.flatnonzero((found.decided == "proved") & (found.noise > 0))[:TRIED]
-        noise = found.noise[rows]
-        curves[name] = {level: _recalled(X, sigma, rows, level * noise, rng) for level in LEVELS}
-        numbers[name] = {
-            "certified_noise_length": float(np.median(noise) * X.shape[1] ** 0.5),
-            "guaranteed_radius": float(np.median(found.guaranteed_radius[rows])),
-            "smallest_share_up_to_certified": min(curves[name][0.5], curves[name][1.0]),
-            "share_at_twice_the_certified": curves[name][2.0],
-        }
-    return Section(
-        "Beyond the paper. The share recalled of noisy patterns, against the noise in units of "
-        f"what `certify(..., noise=True)` proves to be recalled with probability {1 - delta:g}.",
-        figures.noise_recall(curves, delta),
-        {"recall_by_patterns": numbers},
-    )
-
-
-def _recalled(
-    X: NDArray[Any], sigma: float, rows: NDArray[Any], noise: NDArray[Any], rng: np.random.Generator
-) -> float:
-    """Return the share of noisy copies of some patterns that reach their fixed points."""
-    memory, homes = ist.GaussianKDE(X, sigma), torch.from_numpy(X[rows])
-    away = noise[:, None] * rng.standard_normal((DRAWS, len(rows), X.shape[1]))
-    goals, ends = (
-        ist.retrieve(memory, starts, tol=1e-6 * sigma).state
-        for starts in (homes, homes + torch.from_numpy(away))
-    )
-    return float((torch.linalg.vector_norm(ends - goals, dim=-1) < 1e-2 * sigma).double().mean())
-
-
 def hopfield_equivalence(seed: int, full: bool = False) -> Section:
     """Compare Gaussian KDE and modern Hopfield network on a sphere and increasingly far off it."""
-    sigma = 0.5
+    sigma, generator = 0.5, torch.Generator().manual_seed(seed)
     circle = 1.5 * torch.as_tensor(ring(5, 1.0, turn=0.2))
     uneven = circle * torch.tensor([1.0, 0.55, 1.25, 0.8, 1.4], dtype=torch.float64)[:, None]
     queries = torch.as_tensor(ring(9, 2.1, turn=0.35))
-    gaps = gaps_off_the_sphere(seed)
+    sphere = on_sphere(normal(generator, 30, SPHERE_DIM), 2 * math.sqrt(SPHERE_DIM - 1))
+    stretch = normal(generator, 30, 1).clamp(-2, 2)
+    away = sphere + 0.5 * normal(generator, 30, SPHERE_DIM)
+    gaps = {
+        spread: update_differences(sphere * (1 + spread * stretch), away, 1.0)["hopfield"]
+        for spread in SPREADS
+    }
     (energy_on, update_on), (energy_off, update_off) = (
         (energy_gap(x, queries, sigma), update_differences(x, queries, sigma)["hopfield"])
         for x in (circle, uneven)
@@ -316,7 +270,7 @@ def hopfield_equivalence(seed: int, full: bool = False) -> Section:
             "energy_gap_off_the_sphere": energy_off,
             "update_gap_on_the_sphere": update_on,
             "update_gap_off_the_sphere": update_off,
-            "update_gap_by_spread_of_lengths": {f"{spread:g}": gap for spread, gap in gaps.items()},
+            "update_gap_by_spread_of_lengths": gaps,
         },
         (
             judged(
@@ -344,18 +298,6 @@ def energy_gap(patterns: Tensor, queries: Tensor, sigma: float) -> float:
     return float(gap.max() - gap.min())
 
 
-def gaps_off_the_sphere(seed: int) -> dict[float, float]:
-    """Return the largest difference of updates for each spread of the patterns' lengths."""
-    generator = torch.Generator().manual_seed(seed)
-    sphere = on_sphere(normal(generator, 30, SPHERE_DIM), 2 * math.sqrt(SPHERE_DIM - 1))
-    stretch = normal(generator, 30, 1).clamp(-2, 2)
-    queries = sphere + 0.5 * normal(generator, 30, SPHERE_DIM)
-    return {
-        spread: update_differences(sphere * (1 + spread * stretch), queries, 1.0)["hopfield"]
-        for spread in SPREADS
-    }
-
-
 def log_bound(dim: int, kind: CapacityKind) -> float:
     """Return the logarithm of a bound on the number of patterns."""
     return capacity_bound(dim, kind=kind, log=True)
@@ -369,10 +311,9 @@ def dimension_above_half_weight() -> int:
 @erratum("E1")
 def number_of_patterns(generator: torch.Generator) -> Check:
     """Compare the angles of the proof with what fits on the sphere at D = 4."""
-    dim = 4
-    claimed = round(capacity_bound(dim, kind="claimed"))
-    needed = math.degrees(2 * math.pi / claimed ** (1 / (dim - 1)))
-    points = capacity.spread_on_sphere(claimed, dim, generator.initial_seed())
+    claimed = round(capacity_bound(4, kind="claimed"))
+    needed = math.degrees(2 * math.pi / claimed ** (1 / 3))
+    points = capacity.spread_on_sphere(claimed, 4, generator.initial_seed())
     reached = math.degrees(math.acos((points @ points.T - 2 * np.eye(claimed)).max()))
     return {
         "needed_degrees": needed,
@@ -387,8 +328,7 @@ def number_of_patterns(generator: torch.Generator) -> Check:
 def normaliser_of_the_kernel(generator: torch.Generator) -> Check:
     """Integrate the kernel density estimate with h = 0.5 and with h^D, in two dimensions."""
     memories = torch.tensor([[0.0, 0.0], [1.0, 0.5], [-0.7, 0.8]], dtype=torch.float64)
-    width = 0.5
-    points, area = grid(6, 0.05, 2)
+    width, (points, area) = 0.5, grid(6, 0.05, 2)
     kernel = torch.exp(-0.5 * torch.cdist(points, memories).square() / width**2) / (2 * math.pi)
     printed = float(kernel.sum() * area / (len(memories) * width))
     corrected = float(ist.GaussianKDE(memories, width).log_prob(points).exp().sum() * area)
@@ -470,11 +410,9 @@ def distance_that_returns(patterns: Tensor, sigma: float, seed: int) -> float:
 @erratum("E16")
 def radius_is_a_lower_bound(generator: torch.Generator) -> Check:
     """Measure the radius of convergence of 20 patterns on the axes in 10 dimensions."""
-    dim = 10
-    size = 2 * math.sqrt(dim - 1)
-    axes = size * torch.eye(dim, dtype=torch.float64)
+    axes = 6 * torch.eye(10, dtype=torch.float64)  # 2 sqrt(D - 1) long
     patterns = torch.cat([axes, -axes])
-    promised = capacity.guaranteed_radius(len(patterns), size, 1.0)
+    promised = capacity.guaranteed_radius(20, 6.0, 1.0)
     measured = distance_that_returns(patterns, 1.0, generator.initial_seed())
     numbers = {"radius_by_formula": promised, "radius_measured": measured}
     return numbers | {"ratio": measured / promised}, measured > 2 * promised
@@ -483,11 +421,10 @@ def radius_is_a_lower_bound(generator: torch.Generator) -> Check:
 @erratum("E17")
 def radius_grows_with_the_bandwidth(generator: torch.Generator) -> Check:
     """Show that the capacity depends on M / sigma only, at D = 20."""
-    dim, sigma = 20, 3.0
-    size = 2 * math.sqrt(dim - 1)
+    size = 2 * math.sqrt(19)
     one, same, scaled = (
-        capacity_bound(dim, width, radius, log=True) / math.log(10)
-        for width, radius in ((1.0, size), (sigma, size), (sigma, sigma * size))
+        capacity_bound(20, width, radius, log=True) / math.log(10)
+        for width, radius in ((1.0, size), (3.0, size), (3.0, 3 * size))
     )
     numbers = {"log10_sigma_1": one, "log10_sigma_3_radius_as_printed": same}
     numbers |= {"log10_sigma_3_radius_scaled": scaled}

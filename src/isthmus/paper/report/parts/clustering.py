@@ -1,4 +1,4 @@
-"""Learned memories: four models, creation of memories, posteriors, and a tour."""
+"""Learned memories: four models, creation of memories, and posteriors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 from scipy.special import softmax
-from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 import isthmus as ist
@@ -49,9 +48,9 @@ SEATED, REPEATS, DISCOUNTS = 200, 400, (0.0, 0.3, 0.6, 0.9)
 POSTERIOR_TOLERANCE, LARGEST_RISE = 1e-8, 1e-12
 STARTING_LOGITS = (0.0, 5.0, 10.0, 20.0)
 CENTRES = [[-4.2, -0.2], [-0.6, 4.0], [0.8, -3.4], [4.0, -1.0]]
-STRANGERS = np.array([[-5.0, 4.6], [4.6, 4.4], [-4.4, -4.8], [2.4, -2.2]])
 # The flow has converged at this distance; it is given up after this time.
 NEAR, LONGEST_TIME = 1e-3, 1e12
+FINITE = ist.Mixture(MEANS, beta=BETA, log_weights=np.log(COUNTS))
 
 
 def memories_of_the_paper(alpha: float, normalized: bool = True) -> ist.CRPMixture:
@@ -61,20 +60,19 @@ def memories_of_the_paper(alpha: float, normalized: bool = True) -> ist.CRPMixtu
 
 def four_models(seed: int, full: bool = False) -> Section:
     """Draw the four models on the same memories and data, and check what each returns."""
-    generator, alpha = torch.Generator().manual_seed(seed), 3.0
-    data, growing = 1.6 * normal(generator, 16, 2), memories_of_the_paper(alpha)
-    finite = ist.Mixture(MEANS, beta=BETA, log_weights=np.log(COUNTS))
+    generator, growing = torch.Generator().manual_seed(seed), memories_of_the_paper(3.0)
+    data = 1.6 * normal(generator, 16, 2)
     off = max(
         largest_gap(
             elbo_flow(energy.responsibilities(data).log(), "mirror", tol=1e-9).probabilities,
             bayes_rule(data, COUNTS, weight, RHO),
         )
-        for energy, weight in ((finite, 0.0), (growing, alpha))
+        for energy, weight in ((FINITE, 0.0), (growing, 3.0))
     )
     created = int((growing.responsibilities(data).argmax(1) == len(MEANS)).sum())
     losses = losses_of_both_algorithms(seed)
     (own, likelihood), (_, likelihood_em) = losses["ClAM"], losses["EM"]
-    weighted = largest_gap(finite.responsibilities(data), bayes_rule(data, COUNTS))
+    weighted = largest_gap(FINITE.responsibilities(data), bayes_rule(data, COUNTS))
     directions, points = (
         torch.nn.functional.normalize(normal(generator, count, 3), dim=1) for count in (4, 10)
     )
@@ -85,7 +83,7 @@ def four_models(seed: int, full: bool = False) -> Section:
     return Section(
         "Above, a point moves down the energy to a memory; below, its assignment converges to the "
         "posterior (pies). Right, a Chinese restaurant process adds memories (hatched, green).",
-        figures.four_models(finite, growing, data, REACH),
+        figures.four_models(FINITE, growing, data, REACH),
         {
             "data": len(data),
             "largest_difference_from_posterior": off,
@@ -128,7 +126,7 @@ def losses_of_both_algorithms(seed: int) -> dict[str, tuple[list[float], list[fl
 
     Both have memories of equal weight and beta = 1/2, and ten steps of dynamics at rate 0.1.
     """
-    data = torch.from_numpy(blobs(seed)[0][::4].copy())
+    data = torch.from_numpy(blobs(seed)[::4].copy())
     data = (data - data.mean(0)) / data.std()
     start = data[torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:4]]
     found: dict[str, tuple[list[float], list[float]]] = {"ClAM": ([], []), "EM": ([], [])}
@@ -145,36 +143,39 @@ def losses_of_both_algorithms(seed: int) -> dict[str, tuple[list[float], list[fl
     return found
 
 
+def blobs(seed: int) -> NDArray[Any]:
+    """Draw four round clusters in a plane, two of which overlap: (320, 2)."""
+    noise = np.random.default_rng(seed).normal(scale=0.95, size=(320, 2))
+    return np.repeat(CENTRES, 80, 0) + noise
+
+
 def memory_creation(seed: int, full: bool = False) -> Section:
     """Draw where data create memories, and count memories as alpha grows."""
-    points, _ = blobs(seed)
     settings: dict[str, Any] = {"beta": 0.6, "min_cluster_size": 0, "random_state": seed}
-    fits = {f"{a:g}": ClAMCRP(alpha=a, **settings).fit(points).n_clusters_ for a in FITTED_ALPHAS}
-    memories = list(fits.values())
-    flows = {
-        name: {alpha: flow_to_the_origin(alpha, normalized) for alpha in FLOW_ALPHAS}
-        for name, normalized in (("as printed", False), ("corrected", True))
-    }
-    new, ends, not_new = (
-        {name: {alpha: each[place] for alpha, each in row.items()} for name, row in flows.items()}
-        for place in range(3)
-    )
+    fits = [ClAMCRP(alpha=a, **settings).fit(blobs(seed)).n_clusters_ for a in FITTED_ALPHAS]
+    new: dict[str, dict[float, float]] = {"as printed": {}, "corrected": {}}
+    ends: dict[str, dict[float, float]] = {"as printed": {}, "corrected": {}}
+    wrong = 0
+    for name in new:
+        for alpha in FLOW_ALPHAS:
+            new[name][alpha], ends[name][alpha], each = flow_to_the_origin(
+                alpha, name == "corrected"
+            )
+            wrong += each
     flowing = [*ends["as printed"].values()]
-    wrong = sum(sum(by_alpha.values()) for by_alpha in not_new.values())
+    share = ends["as printed"][30.0] / new["as printed"][30.0]
     masses, errors = zip(*(mass_of_the_first(d, seed) for d in DISCOUNTS), strict=True)
     theory = [d + (1 - d) * (SEATED + 1) / 2 for d in DISCOUNTS]
     off = np.abs(np.subtract(masses, theory)) / errors
     origin = pull_to_the_origin(torch.Generator().manual_seed(seed))
     at_hull, inside = finite_basins()
-    finite = ist.Mixture(MEANS, beta=BETA, log_weights=np.log(COUNTS))
-    growing = [memories_of_the_paper(alpha) for alpha in DRAWN_ALPHAS]
     return Section(
         "Three memories as a finite mixture and as (corrected) Chinese-restaurant mixtures. Points "
         "in the hatched part create a memory. Last, the share of the square that flows to the "
         "origin, with the energy as printed and corrected (E8).",
-        figures.memory_creation(finite, growing, REACH, ends),
+        figures.memory_creation(FINITE, [*map(memories_of_the_paper, DRAWN_ALPHAS)], REACH, ends),
         {
-            "memories_found_by_alpha": fits,
+            "memories_found_by_alpha": dict(zip(FITTED_ALPHAS, fits, strict=True)),
             "new_cluster_as_printed_too_likely_by_D": {dim: inflation(dim) for dim in (2, 13, 54)},
             "share_that_is_new_by_energy_and_alpha": new,
             "share_that_ends_at_the_origin_by_energy_and_alpha": ends,
@@ -183,8 +184,8 @@ def memory_creation(seed: int, full: bool = False) -> Section:
         (
             judged(
                 "alpha-creates",
-                f"ClAMCRP keeps {listed(memories)} memories at alpha = {listed(fits)}.",
-                memories == sorted(memories) and memories[-1] > memories[0],
+                f"ClAMCRP keeps {listed(fits)} memories at alpha = {listed(FITTED_ALPHAS, 'g')}.",
+                fits == sorted(fits) and fits[-1] > fits[0],
             ),
             judged(
                 "discount",
@@ -196,9 +197,8 @@ def memory_creation(seed: int, full: bool = False) -> Section:
             judged(
                 "origin-is-new",
                 f"{wrong} starts flow to the origin without being new, unless a cluster lies there "
-                f"(E10). But at alpha = 30, with the printed energy, only "
-                f"{ends['as printed'][30.0] / new['as printed'][30.0]:.0%} of those that are new "
-                "flow there: the posterior decides.",
+                "(E10). But at alpha = 30, with the printed energy, only "
+                f"{share:.0%} of those that are new flow there: the posterior decides.",
                 not origin.confirmed and wrong == 0,
                 corrected=wrong == 0,
             ),
@@ -261,10 +261,8 @@ def elbo_dynamics(seed: int, full: bool = False) -> Section:
     steps: dict[str, dict[str, int | None]] = {}
     for dynamics in ("exact", "mirror", "euclidean"):
         ends = elbo_flow(target, dynamics, start=start, max_steps=STEPS)
-        taken = [
-            int(n) if done else None for n, done in zip(ends.steps, ends.converged, strict=True)
-        ]
-        steps[dynamics] = dict(zip(names, taken, strict=True))
+        rows = zip(names, ends.steps, ends.converged, strict=True)
+        steps[dynamics] = {name: int(n) if done else None for name, n, done in rows}
     stalled = [name for name, count in steps["euclidean"].items() if count is None]
     path = figures.elbo_path(target, "euclidean", start, 300)
     rise = float(elbo_energy(path, target).diff(dim=0).max().clamp(min=0))
@@ -320,49 +318,6 @@ def time_of_the_flow(logit: float) -> float:
     return float(found.t_events[0][0]) if len(found.t_events[0]) else math.inf
 
 
-def blobs(seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Draw four round clusters in a plane, two of which overlap: (320, 2) and labels (320,)."""
-    generator = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(len(CENTRES)), 80)
-    return np.array(CENTRES)[labels] + generator.normal(scale=0.95, size=(320, 2)), labels
-
-
-def clustering_tour(seed: int, full: bool = False) -> Section:
-    """Fit points with missing values; draw memories, posteriors and novelty."""
-    points, labels = blobs(seed)
-    generator = np.random.default_rng([seed, 1])
-    gaps = np.zeros(points.shape, dtype=bool)
-    hidden = generator.permutation(len(points))[:32]
-    gaps[hidden, generator.integers(2, size=len(hidden))] = True
-    given = np.where(gaps, np.nan, points)
-    model = ClAMCRP(random_state=seed).fit(given)
-    guesses = {
-        "completion": model.complete(given, how="mode"),
-        "conditional_mean": np.asarray(model.energy_.conditional_mean(given, ~gaps)),
-        "filling_with_means": np.broadcast_to(np.nanmean(given, axis=0), points.shape),
-    }
-    errors = {
-        f"rms_error_of_{name}": float(np.sqrt(np.mean(np.square(guess - points)[gaps])))
-        for name, guess in guesses.items()
-    }
-    agreement = float(adjusted_rand_score(labels, model.labels_))
-    return Section(
-        f"ClAMCRP, given only the rows, finds {model.n_clusters_} memories (adjusted Rand index "
-        f"{agreement:.2f} with the {len(CENTRES)} clusters of the data), although {gaps.sum()} "
-        "values are missing. Crosses on the right are unseen points with the probability that each "
-        "belongs to no known memory.",
-        figures.clustering_tour(model, given, STRANGERS),
-        {
-            "memories_found": model.n_clusters_,
-            "adjusted_rand_index": agreement,
-            "values_unknown": int(gaps.sum()),
-            **errors,
-            "novelty_by_stranger": model.novelty(STRANGERS).tolist(),
-            "mean_novelty_of_known_rows": float(model.novelty(given).mean()),
-        },
-    )
-
-
 def engrams(seed: int, full: bool = False) -> Section:
     """Compare the printed interactions with how the flow responds to evidence and to its state."""
     energy = ist.CRPMixture(MEANS, COUNTS, beta=0.5, rho=0.1, alpha=6.0)
@@ -374,17 +329,14 @@ def engrams(seed: int, full: bool = False) -> Section:
     own = printed.diagonal()
     competing = bool((own > 0).all() and (printed - own.diag() <= 0).all())
     names = [*(f"memory {number}" for number in range(1, len(MEANS) + 1)), "new"]
-    by_evidence, by_state, opposite = (
-        largest_gap(*pair)
-        for pair in ((to_evidence, printed), (to_state, printed), (to_state, -printed))
-    )
+    by_evidence, by_state = largest_gap(to_evidence, printed), largest_gap(to_state, printed)
+    opposite = largest_gap(to_state, -printed)
     corrected = competing and by_evidence <= EXACT
+    responses = {"Response to evidence": to_evidence, "Response to the state": to_state}
     return Section(
         "The paper's flow of the assignment of one datum, linearised at the posterior: left, its "
         "response to evidence log p; right, to the logits themselves, of the opposite sign.",
-        figures.matrices(
-            {"Response to evidence": to_evidence, "Response to the state": to_state}, names
-        ),
+        figures.matrices(responses, names),
         {
             "posterior": dict(zip(names, log_joint.exp().tolist(), strict=True)),
             "response_to_evidence_off": by_evidence,

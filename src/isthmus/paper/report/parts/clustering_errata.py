@@ -61,9 +61,11 @@ def sign_of_the_entropy(generator: torch.Generator) -> Check:
         q = torch.softmax(logits, 0)
         logits = logits + 0.5 * logit_metric(q) @ (log_joint + q.log())
     end = float(torch.softmax(logits, 0).max())
-    numbers = {"gradient_off_corrected": corrected, "gradient_off_printed": printed}
-    numbers |= {"largest_probability_after_descent_on_printed": end}
-    return numbers, corrected < EXACT and printed > 0.01 and end > 0.99
+    return {
+        "gradient_off_corrected": corrected,
+        "gradient_off_printed": printed,
+        "largest_probability_after_descent_on_printed": end,
+    }, corrected < EXACT and printed > 0.01 and end > 0.99
 
 
 @erratum("E3")
@@ -80,11 +82,10 @@ def flow_that_stalls(generator: torch.Generator) -> Check:
     target, start = starts_of_flows((0.0, 20.0))
     printed = elbo_flow(target, "euclidean", start=start, max_steps=STEPS)
     mirror = elbo_flow(target, "mirror", start=start, max_steps=STEPS)
+    left = largest_gap(printed.probabilities[1], torch.softmax(LOG_JOINT, 0))
     return {
         "printed_steps_from_zero": int(printed.steps[0]),
-        "printed_distance_left_from_20": largest_gap(
-            printed.probabilities[1], torch.softmax(LOG_JOINT, 0)
-        ),
+        "printed_distance_left_from_20": left,
         "mirror_steps": int(mirror.steps.max()),
         "limit": STEPS,
     }, not bool(printed.converged[1]) and bool(mirror.converged.all())
@@ -122,8 +123,8 @@ def factor_of_the_dynamics(generator: torch.Generator) -> Check:
     means, x, beta = normal(generator, 4, 3), normal(generator, 3), 0.8
     shares = torch.softmax(-beta * (means - x).square().sum(1), 0)
     ratio = ist.Mixture(means, beta=beta).score(x) / (shares @ (means - x))
-    low, high = float(ratio.min()), float(ratio.max())
-    return {"smallest_ratio": low, "largest_ratio": high}, largest_gap(ratio, ratio * 0 + 2) < EXACT
+    numbers = {"smallest_ratio": float(ratio.min()), "largest_ratio": float(ratio.max())}
+    return numbers, largest_gap(ratio, 2) < EXACT
 
 
 def inflation(dim: int) -> float:
@@ -159,24 +160,22 @@ def normaliser_of_the_new_cluster(generator: torch.Generator) -> Check:
 @erratum("E9")
 def exponent_of_the_new_cluster(generator: torch.Generator) -> Check:
     """Compute the exponent for the stated and for the corrected covariances."""
-    beta, rho = 1.3, 0.2
-    kappa = 1 / (1 / beta + 1 / rho)
+    total = 1 / 1.3 + 1 / 0.2
     # A data point is a mean plus noise, so covariances add; the exponent is half over the sum.
-    stated, corrected = (0.5 / (factor / beta + factor / rho) for factor in (2.0, 0.5))
-    numbers = {"printed": kappa, "by_stated_covariances": stated, "by_corrected": corrected}
-    return numbers, abs(corrected - kappa) < EXACT and abs(stated - kappa) > 0.01
+    printed, stated, corrected = 1 / total, 0.5 / (2 * total), 0.5 / (0.5 * total)
+    numbers = {"printed": printed, "by_stated_covariances": stated, "by_corrected": corrected}
+    return numbers, abs(corrected - printed) < EXACT and abs(stated - printed) > 0.01
 
 
 @erratum("E10")
 def pull_to_the_origin(generator: torch.Generator) -> Check:
     """Show that a point of a known cluster at the origin would be called new."""
-    beta, rho = 1.0, 0.3
     means = torch.cat([torch.zeros(1, 2, dtype=torch.float64), 2 * normal(generator, 2, 2)])
-    energy = ist.CRPMixture(means, [20.0, 5.0, 5.0], beta=beta, rho=rho, alpha=1.0)
+    energy = ist.CRPMixture(means, [20.0, 5.0, 5.0], beta=1.0, rho=0.3, alpha=1.0)
     x = normal(generator, 2)
     shares = energy.responsibilities(x)
     new_pull = 0.5 * energy.score(x) - shares[:-1] @ (means - x)
-    factor = 1 / (1 + beta / rho)
+    factor = 1 / (1 + 1.0 / 0.3)
     corrected, full = (largest_gap(new_pull, -each * shares[-1] * x) for each in (factor, 1.0))
     near = torch.full((2,), 0.05, dtype=torch.float64)
     end = float(torch.linalg.vector_norm(ist.retrieve(energy, near).state))
@@ -192,18 +191,16 @@ def pull_to_the_origin(generator: torch.Generator) -> Check:
 @erratum("E11")
 def weights_below_zero(generator: torch.Generator) -> Check:
     """Check that a count below the discount is refused, and that weights sum up otherwise."""
-    count, discount, alpha = 0.3, 0.5, 1.0
+    discount, sizes, reaction = 0.5, np.array([4.0, 2.0, 1.0]), "accepts"
     try:
-        ist.CRPMixture([[0.0], [1.0]], [count, 3.0], discount=discount)
-        refused = False
+        ist.CRPMixture([[0.0], [1.0]], [0.3, 3.0], discount=discount)
     except InvalidInputError:
-        refused = True
-    sizes = np.array([4.0, 2.0, 1.0])
-    total = float((sizes - discount).sum() + alpha + discount * len(sizes))
-    normaliser = float(sizes.sum()) + alpha
-    reaction = "refuses" if refused else "accepts"
-    numbers = {"weight": count - discount, "reaction": reaction, "sum_of_weights": total}
-    return numbers | {"normaliser": normaliser}, refused and abs(total - normaliser) < EXACT
+        reaction = "refuses"
+    total = float((sizes - discount).sum() + 1 + discount * len(sizes))  # alpha is 1
+    normaliser = float(sizes.sum()) + 1
+    numbers = {"weight": 0.3 - discount, "reaction": reaction, "sum_of_weights": total}
+    numbers |= {"normaliser": normaliser}
+    return numbers, reaction == "refuses" and abs(total - normaliser) < EXACT
 
 
 def clam_loss(data: Tensor, memories: Tensor, steps: int, hidden: Tensor | None = None) -> Tensor:

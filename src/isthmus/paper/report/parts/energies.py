@@ -1,15 +1,16 @@
-"""Energies: landscapes, completion, sampling, all three at once, and the errata about them."""
+"""Energies: landscapes, completion, both at once with draws, and the errata about them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits, make_moons
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 import isthmus as ist
@@ -34,31 +35,24 @@ PLANE_QUERIES = torch.as_tensor(np.concatenate([ring(24, 3.0), ring(10, 1.1, tur
 LARGEST_RISE, LARGEST_LOSS, SAME = 1e-9, 1e-3, 1e-6
 # Share of the memories that are outliers, where likelihoods are compared.
 OUTLIERS = 0.02
-SHAPE, HELD_OUT, HERO_DIGITS = (8, 8), 400, (3, 5)
+SHAPE, HELD_OUT = (8, 8), 400
 # Completion works if its error is at most this share of the mean image's, and at least this
 # share of the digits ends at a memory of the right digit.
 ERROR_SHARE, RIGHT_SHARE = 0.9, 0.8
-DRAWS, REFERENCE_DRAWS, REPEATS = 500, 2000, 20
-# Each sampler with the steps before its one draw per chain, and a note.
-SAMPLERS: dict[str, tuple[Any, int, str]] = {
-    "Langevin": (ist.Langevin(step_size=0.01), 1000, "Only needs scores; has a small bias."),
-    "MALA": (ist.MALA(step_size=0.05), 600, "Langevin with rejection of bad steps: no bias."),
-    "HMC": (ist.HMC(step_size=0.2, n_leapfrog=8), 100, "Long trajectories: no bias."),
-}
 CHAINS, BOWL_STEPS, BOWL_STEP = 20_000, 600, 0.02
 
 
 def hero(seed: int, full: bool = False) -> Section:
     """Draw retrieval, density and completion side by side."""
     energy = ist.GaussianKDE(PLANE, sigma=0.4)
-    digits = completed_digits(seed)
-    shown = [int((digits.labels == digit).nonzero()[0]) for digit in (3, 5)]
-    images = (digits.masked[shown], digits.completed[shown])
+    *_, labels, masked, completed = completed_digits(seed)
+    shown = [int((labels == digit).nonzero()[0]) for digit in (3, 5)]
+    draws, images = energy.sample(500, seed=seed), (masked[shown], completed[shown])
     return Section(
         "An energy is a negative log-likelihood, so one object has three uses: queries move "
         "downhill to memories, valleys are peaks of a density that can be sampled, and with some "
         "coordinates fixed the others are completed.",
-        figures.hero(energy, PLANE, PLANE_QUERIES, energy.sample(500, seed=seed), *images, SHAPE),
+        figures.hero(energy, PLANE, PLANE_QUERIES, draws, *images, SHAPE),
     )
 
 
@@ -121,7 +115,14 @@ def landscapes_1d(seed: int, full: bool = False) -> Section:
 def landscapes_2d(seed: int, full: bool = False) -> Section:
     """Draw the six energies in two dimensions. Nothing is random."""
     energies = six_memories(PLANE, sigma=0.4)
-    change, leftover = swap_changes(energies["Hopfield"], energies["Modern Hopfield"])
+    networks: list[Any] = [energies["Hopfield"], energies["Modern Hopfield"]]
+    changes, leftovers = [], []
+    for network in networks:
+        before, swapped = network.energy(PLANE_QUERIES), network.with_memories(PLANE.flip(1))
+        changes.append(largest_gap(swapped.energy(PLANE_QUERIES), before))
+        # Mirrored memories see a mirrored query as the first ones saw the query itself.
+        leftovers.append(largest_gap(swapped.energy(PLANE_QUERIES.flip(1)), before))
+    change, leftover = min(changes), max(leftovers)
     notes = {
         "Hopfield": "States keep their length; all turn to the one axis that memories share.",
         "Modern Hopfield": "Long memories pull harder: the shortest one is forgotten.",
@@ -193,31 +194,36 @@ def fit_with_outliers(seed: int, share: float) -> dict[str, float]:
     for some in (stored, chooses):
         count = round(share * len(some))
         some[:count] = 10 * normal(generator, count, 2)
+    found = {}
     kinds: dict[str, Callable[..., ist.Energy]] = {
         "Gaussian": ist.GaussianKDE,
         "Laplace": ist.LaplaceKDE,
         "Student-t": partial(ist.StudentKDE, dof=2.0),
     }
-    fits = {
-        name: max(
-            (kind(stored, width) for width in np.geomspace(0.05, 10, 24)),
-            key=lambda kde: float(kde.log_prob(chooses).mean()),
-        )
-        for name, kind in kinds.items()
-    }
-    return {name: float(kde.log_prob(clean).mean()) for name, kde in fits.items()}
+    for name, kind in kinds.items():
+        fits = [kind(stored, width) for width in np.geomspace(0.05, 10, 24)]
+        best = max(fits, key=lambda kde: float(kde.log_prob(chooses).mean()))
+        found[name] = float(best.log_prob(clean).mean())
+    return found
 
 
-def measured(energies: dict[str, ist.Energy], queries: Tensor) -> tuple[dict[str, Any], float]:
-    """Return the rise and the integral of each energy, and the largest rise of all."""
-    numbers = {
-        name: {
-            "largest_energy_rise": largest_rise(energy, queries),
-            "integral_of_density": integral(energy, reach=10.0),
-        }
-        for name, energy in energies.items()
-    }
-    return numbers, max(entry["largest_energy_rise"] or 0.0 for entry in numbers.values())
+def measured(
+    energies: dict[str, ist.Energy], queries: Tensor
+) -> tuple[dict[str, dict[str, Any]], float]:
+    """Return each energy's largest rise in an update and integral, and the largest rise of all."""
+    numbers: dict[str, dict[str, Any]] = {}
+    for name, energy in energies.items():
+        trace = ist.retrieve(energy, queries, trace=True).trace
+        assert trace is not None
+        height = energy.energy(trace)
+        rises = height.diff(dim=0)[:, torch.isfinite(height[0])]
+        points, volume = grid(10.0, 0.001 if energy.dim == 1 else 0.025, energy.dim or 1)
+        rise = max([0.0, *rises.flatten().tolist()])
+        numbers[name] = {"largest_energy_rise": rise, "integral_of_density": None}
+        with suppress(UnknownNormalizerError):
+            mass = energy.log_prob(points).exp().sum() * volume
+            numbers[name]["integral_of_density"] = float(mass)
+    return numbers, max(each["largest_energy_rise"] for each in numbers.values())
 
 
 def gradient_gap(energy: ist.Energy, factor: float) -> float:
@@ -228,48 +234,12 @@ def gradient_gap(energy: ist.Energy, factor: float) -> float:
     return float(gap[torch.isfinite(gap)].abs().max())
 
 
-def swap_changes(*networks: Any) -> tuple[float, float]:
-    """Mirror memories; return the least change, and the largest gap from the mirror image."""
-    changes, leftovers = [], []
-    for network in networks:
-        before, swapped = network.energy(PLANE_QUERIES), network.with_memories(PLANE.flip(1))
-        changes.append(largest_gap(swapped.energy(PLANE_QUERIES), before))
-        # Mirrored memories see a mirrored query as the first ones saw the query itself.
-        leftovers.append(largest_gap(swapped.energy(PLANE_QUERIES.flip(1)), before))
-    return min(changes), max(leftovers)
+def completed_digits(seed: int) -> tuple[ist.GaussianKDE, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Store most of scikit-learn's digits and complete the others from their upper halves.
 
-
-def largest_rise(energy: ist.Energy, queries: Tensor) -> float:
-    """Return the largest rise of the energy in any single update of any path."""
-    trace = ist.retrieve(energy, queries, trace=True).trace
-    assert trace is not None
-    height = energy.energy(trace)
-    rises = height.diff(dim=0)[:, torch.isfinite(height[0])]
-    return float(rises.max().clamp(min=0)) if rises.numel() else 0.0
-
-
-def integral(energy: ist.Energy, reach: float) -> float | None:
-    """Integrate the density over [-reach, reach]^D for D = 1 or 2; None if there is none."""
-    points, volume = grid(reach, 0.001 if energy.dim == 1 else 0.025, energy.dim or 1)
-    try:
-        return float(energy.log_prob(points).exp().sum() * volume)
-    except UnknownNormalizerError:
-        return None
-
-
-class CompletedDigits(NamedTuple):
-    """Held-out digits (M, 64) before and after, with the memory that completed them."""
-
-    memory: ist.GaussianKDE
-    memory_labels: Tensor
-    originals: Tensor
-    labels: Tensor
-    masked: Tensor
-    completed: Tensor
-
-
-def completed_digits(seed: int) -> CompletedDigits:
-    """Store most of scikit-learn's digits and complete the others from their upper halves."""
+    Returns the memory and its labels, then of the others (M, 64) pixels, labels (M,), the pixels
+    with NaN below, and completed.
+    """
     bunch = load_digits()
     images, labels = torch.as_tensor(bunch.data) / 16, torch.as_tensor(bunch.target)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
@@ -278,26 +248,22 @@ def completed_digits(seed: int) -> CompletedDigits:
     masked = images[held_out].clone()
     masked[:, masked.shape[1] // 2 :] = torch.nan
     completed = ist.complete(memory, masked, how="mode")
-    truth = images[held_out], labels[held_out]
-    return CompletedDigits(memory, labels[kept], *truth, masked, completed)
+    return memory, labels[kept], images[held_out], labels[held_out], masked, completed
 
 
 def completion(seed: int, full: bool = False) -> Section:
     """Complete held-out digits; draw the first of each kind and measure all."""
-    digits = completed_digits(seed)
-    memory, unknown = digits.memory, torch.isnan(digits.masked)
-    guesses = (
-        digits.completed,
-        memory.conditional_mean(digits.masked, ~unknown),
-        memory.memories.mean(0).expand_as(unknown),
+    memory, known, originals, labels, masked, completed = completed_digits(seed)
+    unknown = torch.isnan(masked)
+    conditional = memory.conditional_mean(masked, ~unknown)
+    mean = memory.memories.mean(0).expand_as(unknown)
+    ours, conditional_error, mean_filled = (
+        float((guess - originals)[unknown].square().mean().sqrt())
+        for guess in (completed, conditional, mean)
     )
-    ours, conditional, mean_filled = (
-        float((guess - digits.originals)[unknown].square().mean().sqrt()) for guess in guesses
-    )
-    nearest = digits.memory_labels[memory.responsibilities(digits.completed).argmax(1)]
-    right = float((nearest == digits.labels).double().mean())
-    firsts = [int((digits.labels == digit).nonzero()[0]) for digit in range(10)]
-    shown = (digits.originals[firsts], digits.masked[firsts], digits.completed[firsts])
+    nearest = known[memory.responsibilities(completed).argmax(1)]
+    right = float((nearest == labels).double().mean())
+    shown = [int((labels == digit).nonzero()[0]) for digit in range(10)]
     finding = judged(
         "completion",
         f"The root mean square error of hidden pixels is {ours:.3f}, that of the mean image "
@@ -306,62 +272,19 @@ def completion(seed: int, full: bool = False) -> Section:
     )
     return Section(
         f"A Gaussian KDE stores {memory.n_memories} handwritten digits and completes the lower "
-        f"halves of {len(firsts)} of {len(digits.originals)} others.",
-        figures.completion(*shown, SHAPE),
+        f"halves of {len(shown)} of {len(originals)} others.",
+        figures.completion(originals[shown], masked[shown], completed[shown], SHAPE),
         {
             "images_remembered": memory.n_memories,
-            "images_completed": len(digits.originals),
+            "images_completed": len(originals),
             "sigma": float(memory.sigma),
             "rms_error_of_completion": ours,
-            "rms_error_of_conditional_mean": conditional,
+            "rms_error_of_conditional_mean": conditional_error,
             "rms_error_of_filling_with_the_mean": mean_filled,
             "share_with_the_right_digit": right,
         },
         (finding,),
     )
-
-
-def samples(seed: int, full: bool = False) -> Section:
-    """Start all chains at one point and measure how well they cover the density."""
-    memories, _ = make_moons(60, noise=0.04, random_state=seed)
-    energy = ist.GaussianKDE(torch.from_numpy(memories * 1.2), sigma=0.2)
-
-    def draws(sampler: Any, steps: int) -> Tensor:
-        settings: dict[str, Any] = {"burn_in": steps, "thin": 1, "progress": False}
-        start = energy.memories.mean(0)
-        return ist.sample(energy, DRAWS, sampler, init=start, seed=seed, **settings)
-
-    drawn = {name: draws(sampler, steps) for name, (sampler, steps, _) in SAMPLERS.items()}
-    reference = energy.sample(REFERENCE_DRAWS, seed=seed + 1)
-    # The paper's temperature, at a step that this density allows.
-    paper = ist.Langevin(step_size=0.01, temperature=ist.Langevin.paper().temperature)
-    cold = {"Langevin at the paper's temperature": draws(paper, SAMPLERS["Langevin"][1])}
-    distances = {name: energy_distance(each, reference) for name, each in (drawn | cold).items()}
-    exact = (energy.sample(DRAWS, seed=seed + 2 + repeat) for repeat in range(REPEATS))
-    largest = max(energy_distance(each, reference) for each in exact)
-    notes = {name: note for name, (_, _, note) in SAMPLERS.items()}
-    shown = {"Exact": energy.sample(DRAWS, seed=seed), **drawn}
-    return Section(
-        f"The density of a Gaussian KDE (dark is high) and {DRAWS} draws from it: exact ones, and "
-        "those of three samplers whose chains all start in the middle. Energy distances from exact "
-        f"draws are {listed(f'{value:.4f} ({name})' for name, value in distances.items())}; those "
-        f"of exact draws are up to {largest:.4f}.",
-        figures.samples_against_density(
-            energy, shown, notes=notes | {"Exact": "A random memory plus noise."}
-        ),
-        {
-            "draws": DRAWS,
-            "energy_distance_to_exact_draws": distances,
-            "largest_energy_distance_of_exact_draws": largest,
-        },
-    )
-
-
-def energy_distance(first: Tensor, second: Tensor) -> float:
-    """Return Székely's distance between two sets of draws (n, D): 0 if they agree."""
-    between = torch.cdist(first, second).mean()
-    within = torch.cdist(first, first).mean() + torch.cdist(second, second).mean()
-    return float(2 * between - within)
 
 
 @erratum("E22")

@@ -48,9 +48,8 @@ class Erratum:
     @property
     def outcome(self) -> str:
         """The kind and whether it was confirmed, in words."""
-        if self.confirmed is None:
-            return "notation only"
-        return f"{self.kind}, confirmed" if self.confirmed else "not confirmed"
+        words = {None: "notation only", True: f"{self.kind}, confirmed", False: "not confirmed"}
+        return words[self.confirmed]
 
 
 CheckedErratum = Callable[[torch.Generator], Erratum]
@@ -67,8 +66,7 @@ def erratum(name: str) -> Callable[[Callable[[torch.Generator], Check]], Checked
             numbers, confirmed = check(generator)
             words = (f"{key.replace('_', ' ')} {value_text(numbers[key])}" for key in numbers)
             shown = f"{(check.__doc__ or '').splitlines()[0]} Result: {'; '.join(words)}."
-            listed = LISTED[name] | {"right": LISTED[name]["right"].format(**numbers)}
-            return Erratum(name, shown=shown, numbers=numbers, confirmed=confirmed, **listed)
+            return Erratum(name, shown=shown, numbers=numbers, confirmed=confirmed, **LISTED[name])
 
         CHECKS[name] = checked
         return checked
@@ -81,7 +79,7 @@ def normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def largest_gap(first: torch.Tensor, second: torch.Tensor) -> float:
+def largest_gap(first: torch.Tensor, second: torch.Tensor | float) -> float:
     """Return the largest absolute difference of two tensors."""
     return float((first - second).detach().abs().max())
 
@@ -110,26 +108,29 @@ def all_errata(seed: int) -> list[Erratum]:
 
 def errata(seed: int, full: bool = False) -> Section:
     """Check every erratum, list them, and count those of the published paper."""
-    errata = all_errata(seed)
-    kinds = Counter(e.kind for e in errata if e.confirmed is not False and not e.only_in)
-    outcomes = Counter(e.confirmed for e in errata)
-    places = [e.place + f" ({e.only_in} only)" * bool(e.only_in) for e in errata]
-    rows = tuple(
-        (e.name, place, e.printed, e.right, e.shown, e.outcome)
-        for e, place in zip(errata, places, strict=True)
-    )
+    found = all_errata(seed)
+    standing = [each for each in found if each.confirmed is not False]
+    kinds = Counter(each.kind for each in standing if not each.only_in)
+    outcomes = Counter(each.confirmed for each in found)
+    rows = [
+        (e.name, e.place + f" ({e.only_in} only)" * bool(e.only_in), e.printed, e.right, e.shown)
+        for e in found
+    ]
     numbers = {
-        "errata": len(errata),
+        "errata": len(found),
         "measured": outcomes[True] + outcomes[False],
         "confirmed": outcomes[True],
         **{kind: kinds[kind] for kind in ("wrong", "loose", "harmless", "notation")},
-        "outside_the_paper": sum(bool(e.only_in) for e in errata if e.confirmed is not False),
+        "outside_the_paper": sum(bool(each.only_in) for each in standing),
     }
     return Section(
         "Errata of the published paper: {wrong} wrong, {loose} loose (right on a condition that is "
         "not stated), {harmless} harmless, {notation} of notation; {outside_the_paper} more stand "
         "only in other versions. {confirmed} of {measured} tested on small problems are confirmed. "
         "The code follows the corrected forms.".format(**numbers),
-        numbers=numbers | {"checks": {e.name: {"outcome": e.outcome, **e.numbers} for e in errata}},
-        table=TextTable(("#", "Location", "Printed", "Correct", "Evidence", "Outcome"), rows),
+        numbers=numbers | {"checks": {e.name: {"outcome": e.outcome, **e.numbers} for e in found}},
+        table=TextTable(
+            ("#", "Location", "Printed", "Correct", "Evidence", "Outcome"),
+            tuple((*row, each.outcome) for row, each in zip(rows, found, strict=True)),
+        ),
     )
