@@ -163,17 +163,15 @@ def capacity_bounds(
 
 
 @styled
-def kde_and_hopfield(
-    on: Any, off: Any, queries: Any, sigma: float, differences: Mapping[float, float]
-) -> Figure:
-    """Draw paths of queries in a KDE and in a network, and differences by spread of lengths."""
-    figure = new_figure(4.6)
-    left, middle, right = figure.subplots(1, 3)
+def kde_and_hopfield(on: Any, off: Any, queries: Any, sigma: float) -> Figure:
+    """Draw paths of queries in a KDE and in a network, with patterns on a circle and off it."""
+    figure = new_figure(6.3)
+    left, right = figure.subplots(1, 2)
     starts = to_array(queries)
     reach = 1.12 * max(float(abs(to_array(each)).max()) for each in (on, off, starts))
     for axes, patterns, title, note in (
         (left, on, "Equal lengths", "Both models take the same steps to the same places."),
-        (middle, off, "Unequal lengths", "The network favours long patterns; the KDE does not."),
+        (right, off, "Unequal lengths", "The network favours long patterns; the KDE does not."),
     ):
         kde, network = GaussianKDE(patterns, sigma), ModernHopfield(patterns, beta=1 / sigma**2)
         draw_energy(axes, kde, reach)
@@ -189,13 +187,4 @@ def kde_and_hopfield(
     handles, labels = left.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     figure.legend([*unique.values()], [*unique], loc="outside lower left", ncols=2)
-    spreads, gaps = zip(*sorted(differences.items()), strict=True)
-    right.plot(spreads, np.maximum(gaps, 1e-17), "o-", color=INK, ms=5, lw=1.6)
-    right.set_xscale("symlog", linthresh=1e-6)
-    right.set(yscale="log", xlabel="spread of lengths (share of the mean)")
-    right.set(ylabel="largest difference of an update", xlim=(0, 2 * max(spreads) or 1.0))
-    right.set_xticks([0, *(10.0**power for power in (-6, -4, -2))])
-    right.minorticks_off()
-    right.set_box_aspect(1)
-    heading(right, "How far apart", "One update of each, from the same places.")
     return figure

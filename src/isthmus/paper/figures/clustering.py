@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 from numpy.typing import NDArray
@@ -22,7 +21,6 @@ from isthmus.figures.style import (
     DEPTH,
     GREEN,
     INK,
-    PAPER,
     RULE,
     grid_points,
     heading,
@@ -39,7 +37,6 @@ from isthmus.memories.mixture import Mixture
 # Green always means "new". It is Okabe and Ito's, as are the colours of clusters.
 NEW = GREEN
 CLUSTERS = (CURVE, "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
-SIGNED = LinearSegmentedColormap.from_list("signed", ["#e69f00", PAPER, "#56b4e9"])
 FLOOR = 1e-12
 
 
@@ -178,20 +175,3 @@ def _draw_pie(
         if share > 1e-3:
             axes.add_patch(Wedge(tuple(place), radius, start, end, fc=colour, lw=0, zorder=5))
     axes.add_patch(Wedge(tuple(place), radius, 0, 360, fc="none", ec=INK, lw=0.7, zorder=5))
-
-
-@styled
-def matrices(named: Mapping[str, Any], names: Sequence[str]) -> Figure:
-    """Draw square matrices side by side, with their entries: blue above zero, orange below."""
-    figure, grid = panels(len(named), columns=len(named), panel_height=4.6)
-    for axes, (title, values) in zip(grid, named.items(), strict=True):
-        matrix = to_array(values)
-        most = float(abs(matrix).max())
-        axes.imshow(matrix, cmap=SIGNED, vmin=-most, vmax=most)
-        for (row, column), value in np.ndenumerate(matrix):
-            axes.text(column, row, f"{value:+.3f}", ha="center", va="center", color=INK)
-        axes.set_xticks(range(len(names)), names)
-        axes.set_yticks(range(len(names)), names)
-        axes.spines[:].set_visible(False)
-        heading(axes, title)
-    return figure

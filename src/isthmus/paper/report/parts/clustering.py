@@ -34,7 +34,7 @@ from isthmus.paper.report.parts.clustering_errata import (
     starts_of_flows,
 )
 from isthmus.paper.report.parts.errata import EXACT, corrected_by, largest_gap, normal
-from isthmus.paper.report.section import Section, judged, listed
+from isthmus.paper.report.section import Section, TextTable, judged, listed
 
 COUNTS = [30.0, 20.0, 10.0]
 RHO, REACH = 0.12, 4.2
@@ -258,12 +258,9 @@ def elbo_dynamics(seed: int, full: bool = False) -> Section:
     """Draw how the three dynamics of ClAM+ELBO approach the posterior. Nothing is random."""
     target, start = starts_of_flows(STARTING_LOGITS)
     names = [f"{logit:g}" for logit in STARTING_LOGITS]
-    steps: dict[str, dict[str, int | None]] = {}
-    for dynamics in ("exact", "mirror", "euclidean"):
-        ends = elbo_flow(target, dynamics, start=start, max_steps=STEPS)
-        rows = zip(names, ends.steps, ends.converged, strict=True)
-        steps[dynamics] = {name: int(n) if done else None for name, n, done in rows}
-    stalled = [name for name, count in steps["euclidean"].items() if count is None]
+    ends = elbo_flow(target, "euclidean", start=start, max_steps=STEPS)
+    mirror = elbo_flow(target, "mirror", start=start, max_steps=STEPS)
+    stalled = [name for name, done in zip(names, ends.converged, strict=True) if not done]
     path = figures.elbo_path(target, "euclidean", start, 300)
     rise = float(elbo_energy(path, target).diff(dim=0).max().clamp(min=0))
     times = dict(zip(names, map(time_of_the_flow, STARTING_LOGITS), strict=True))
@@ -276,7 +273,7 @@ def elbo_dynamics(seed: int, full: bool = False) -> Section:
         "flow in a few steps. The paper's Euclidean flow stalls where one probability is nearly 1.",
         figures.elbo_dynamics(target, start, STEPS),
         {
-            "steps_by_dynamics_and_logit": steps,
+            "most_steps_of_the_mirror_flow": int(mirror.steps.max()),
             "time_of_the_printed_flow_by_logit": times,
             "largest_energy_rise_of_the_printed_flow": rise,
         },
@@ -332,18 +329,23 @@ def engrams(seed: int, full: bool = False) -> Section:
     by_evidence, by_state = largest_gap(to_evidence, printed), largest_gap(to_state, printed)
     opposite = largest_gap(to_state, -printed)
     corrected = competing and by_evidence <= EXACT
-    responses = {"Response to evidence": to_evidence, "Response to the state": to_state}
+    responses = {"to evidence": to_evidence, "to the state": to_state}
+    rows = (
+        (f"{name} {to}", *(f"{value:+.3f}" for value in row))
+        for to, matrix in responses.items()
+        for name, row in zip(names, matrix.tolist(), strict=True)
+    )
     return Section(
-        "The paper's flow of the assignment of one datum, linearised at the posterior: left, its "
-        "response to evidence log p; right, to the logits themselves, of the opposite sign.",
-        figures.matrices(responses, names),
-        {
+        "The paper's flow of the assignment of one datum, linearised at the posterior: its "
+        "response to evidence log p, and to the logits themselves, of the opposite sign.",
+        table=TextTable(("response of", *names), tuple(rows)),
+        numbers={
             "posterior": dict(zip(names, log_joint.exp().tolist(), strict=True)),
             "response_to_evidence_off": by_evidence,
             "response_to_states_off": by_state,
             "response_to_states_off_with_the_sign_changed": opposite,
         },
-        (
+        findings=(
             judged(
                 "interactions",
                 f"So they respond to evidence, to {by_evidence:.0e}; to each other's states with "
