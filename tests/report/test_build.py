@@ -1,10 +1,6 @@
 """Building a report from parts that are quick, fail, hang and are stopped."""
 
-import fcntl
 import json
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +16,7 @@ from isthmus.report import Part
 
 # Each function is a part; it leaves a line about every call beside this module.
 FAKES = """
-import fcntl, os, random, signal, sys, time
+import os, random, time
 from pathlib import Path
 from isthmus.paper.report.section import Finding, Section
 
@@ -52,12 +48,7 @@ def forgets(seed, full): pass
 def nan(seed, full): return section(seed, full, inner={"mean": float("nan")})
 
 def hangs(seed, full):
-    note("hangs")
-    with (HERE / "hangs.held").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        held.write("held")
-        held.flush()
-        time.sleep(60)
+    time.sleep(60)
 """
 Make = Callable[..., None]
 
@@ -128,7 +119,6 @@ def test_a_part_that_hangs_is_ended_at_its_limit(parts: Make, place: Path) -> No
     assert code == 1
     assert results["parts"]["hangs"]["status"] == "failed"
     assert results["parts"]["one"]["status"] == "done"
-    assert is_free(place / "hangs.held")
 
 
 def test_finished_parts_are_kept_and_give_the_same_files(parts: Make, place: Path) -> None:
@@ -162,55 +152,6 @@ def test_a_damaged_part_is_made_again(damage: str, parts: Make, place: Path) -> 
     again = reproduced(place)[1]
     assert runs(place, "one") == 2
     assert again["parts"] == results["parts"]
-
-
-def is_free(held: Path) -> bool:
-    """Return whether the process that holds the file is gone, or goes within seconds."""
-    deadline = time.monotonic() + 10
-    with held.open() as file:
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except OSError:
-                time.sleep(0.05)
-    return False
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_run_ends_its_parts_and_continues_later(
-    number: signal.Signals, parts: Make, place: Path
-) -> None:
-    out = place / "report"
-    script = (
-        f"import signal, sys; sys.path.insert(0, {str(place)!r})\n"
-        # A shell has background jobs ignore the signal.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from isthmus.paper.report import registry\nfrom isthmus.report import Part\n"
-        "from isthmus.cli.main import main\n"
-        "registry.PARTS = (Part('one', 'One', 'energies', 'fake_parts:one'), "
-        "Part('hangs', 'Hangs', 'energies', 'fake_parts:hangs'))\n"
-        f"sys.exit(main(['reproduce', '--jobs', '1', '--quiet', '--out', {str(out)!r}]))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
-    held, deadline = place / "hangs.held", time.monotonic() + 60
-    while not (held.exists() and held.read_text() == "held"):
-        assert time.monotonic() < deadline, process.communicate()
-        time.sleep(0.05)
-    process.send_signal(number)
-    errors = process.communicate(timeout=30)[1]
-    assert is_free(held)
-    if number == signal.SIGINT:
-        assert process.returncode == 130
-        assert errors.count("\n") == 1
-    else:
-        assert process.returncode == -signal.SIGKILL
-    assert not (out / "index.html").exists()
-    parts("one", hangs="two")
-    assert reproduced(place)[0] == 0
-    assert (runs(place, "one"), runs(place, "two")) == (1, 1)
-    assert not list(out.rglob(".*.part"))
 
 
 def test_a_chapter_selects_its_parts_and_unknown_names_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,6 @@ from scipy import stats
 from scipy.spatial.distance import cdist, pdist
 from scipy.special import logsumexp, softmax
 
-from isthmus.errors import RunInProgressError
-from isthmus.io.files import exclusive
 from isthmus.paper.attention import Experiment, TrainingRun
 from isthmus.paper.report.builder import make
 from isthmus.paper.report.parts import attention, capacity, clustering, study
@@ -71,6 +70,9 @@ def test_the_page_judges_the_claims_of_the_list_each_once() -> None:
     names = [f"competitive-{name}" if "labelled" in name else name for name in names]
     names.remove("claim")  # the parameter of `corrected_by` itself
     assert sorted(names) == sorted(CLAIMS)
+    for claim, place in CLAIMS.values():
+        assert claim.endswith(".")
+        assert re.match(r"(§\d|App\. C), sentence \d|.*(Fig\. \d|App\. C|draft)", place), claim
 
 
 @pytest.mark.slow
@@ -278,14 +280,6 @@ def test_a_memory_between_others_has_a_bounded_basin() -> None:
     assert inside == 0
 
 
-def test_completion_beats_filling_with_the_mean() -> None:
-    numbers = numbers_of("completion")
-    assert numbers["rms_error_of_completion"] < 0.9 * numbers["rms_error_of_filling_with_the_mean"]
-    # The dynamics end at a mode, whose error is above that of the conditional mean.
-    assert numbers["rms_error_of_completion"] > 1.02 * numbers["rms_error_of_conditional_mean"]
-    assert numbers["share_with_the_right_digit"] > 0.8
-
-
 def test_memories_respond_to_evidence_and_states_with_opposite_signs() -> None:
     log_joint = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
     step = 1e-6 * torch.eye(3, dtype=torch.float64)
@@ -302,21 +296,3 @@ def test_energy_distance_on_a_line_is_that_of_scipy() -> None:
     first, second = generator.normal(size=50), generator.normal(0.5, 2, size=70)
     ours = energy_distance(torch.from_numpy(first)[:, None], torch.from_numpy(second)[:, None])
     assert math.sqrt(ours) == pytest.approx(stats.energy_distance(first, second))
-
-
-def test_parts_wait_for_the_one_that_runs_the_whole_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = []
-
-    def run(directory: Path, *_: object, **__: object) -> None:
-        ran.append(directory)
-        with pytest.raises(RunInProgressError), exclusive(directory.parent):
-            pass
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(study, "run", run)
-    rows, source = study._fits(full=True)
-    assert rows == []
-    assert ran[0].is_relative_to(tmp_path)
-    assert "published" not in source

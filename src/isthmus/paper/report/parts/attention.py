@@ -67,9 +67,6 @@ def attention_heads(seed: int, full: bool = False) -> Section:
         attention_sphere(view),
         {
             "loss": loss,
-            "largest_difference_to_attention_weights": off,
-            "largest_difference_as_printed": printed,
-            "largest_difference_with_RMSNorm": root_mean_square,
             "mean_concentration_by_head": tied.mean_concentration.tolist(),
             "correlation_with_log_weight_by_head": tied.correlation.tolist(),
             "share_of_log_weight_without_the_key_by_variant": alone,

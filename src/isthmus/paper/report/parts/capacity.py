@@ -243,13 +243,7 @@ def hopfield_equivalence(seed: int, full: bool = False) -> Section:
         "Paths of the Gaussian KDE (dark) and of the modern Hopfield network with beta = 1/sigma^2 "
         "(bright, dashed), with patterns of equal and of unequal lengths.",
         figures.kde_and_hopfield(circle, uneven, queries, sigma),
-        {
-            "energy_gap_on_the_sphere": energy_on,
-            "energy_gap_off_the_sphere": energy_off,
-            "update_gap_on_the_sphere": update_on,
-            "update_gap_off_the_sphere": update_off,
-        },
-        (
+        findings=(
             judged(
                 "equivalent-on-a-sphere",
                 f"E_MCHN - sigma^2 E_KDE is constant to {energy_on:.0e} on the sphere, and updates "

@@ -242,8 +242,6 @@ def completion(seed: int, full: bool = False) -> Section:
         f"halves of {len(shown)} of {len(originals)} others.",
         figures.completion(originals[shown], masked[shown], completed[shown], SHAPE),
         {
-            "images_remembered": memory.n_memories,
-            "images_completed": len(originals),
             "sigma": float(memory.sigma),
             "rms_error_of_completion": ours,
             "rms_error_of_conditional_mean": conditional_error,

@@ -120,10 +120,7 @@ def incontext_samples(seed: int, full: bool = False) -> Section:
         {
             "tasks": len(tasks),
             **numbers,
-            "updates_of_the_model_trained_with_the_pair": SMALL["updates"],
-            "energy_distance_of_the_pair_from_its_density": pair,
-            "largest_energy_distance_of_exact_draws_from_it": exact,
-            "energy_distance_of_that_density_from_the_truth": density_off,
+            "energy_distance_of_the_density_trained_with_the_pair_from_the_truth": density_off,
         },
         (
             judged(
