@@ -53,6 +53,7 @@ def numbers_of(name: str) -> dict[str, Any]:
         pytest.param("landscapes-2d", ["held"], marks=pytest.mark.slow),
         pytest.param("incontext-landscapes", ["held", "held", CORRECTED], marks=pytest.mark.slow),
         pytest.param("incontext-likelihood", ["held"], marks=pytest.mark.slow),
+        pytest.param("incontext-samples", ["did not hold"], marks=pytest.mark.slow),
     ],
 )
 def test_verdicts(part: str, expected: list[str]) -> None:
