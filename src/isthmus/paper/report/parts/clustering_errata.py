@@ -47,19 +47,20 @@ def bayes_rule(points: Tensor, weights: list[float], alpha: float = 0, rho: floa
 def sign_of_the_entropy(generator: torch.Generator) -> Check:
     """Compare the paper's dynamics with descent on the energy with either sign."""
     log_joint, logits = normal(generator, 5), normal(generator, 5)
-    q = torch.softmax(logits, 0)
-    dynamics = logit_metric(q) @ (log_joint - q.log() - 1)
+
+    def force(v: Tensor, sign: float) -> Tensor:
+        q = torch.softmax(v, 0)
+        return logit_metric(q) @ (log_joint + sign * (1 + q.log()))
 
     def energy(v: Tensor, sign: float) -> Tensor:
         q = torch.softmax(v, 0)
         return -(q * log_joint).sum() - sign * (q * q.log()).sum()
 
     printed, corrected = (
-        largest_gap(-torch.func.grad(energy)(logits, sign), dynamics) for sign in (1.0, -1.0)
+        largest_gap(-torch.func.grad(energy)(logits, sign), force(logits, -1)) for sign in (1, -1)
     )
-    for _ in range(20_000):  # descent on the printed energy, -sum q log p + H(q)
-        q = torch.softmax(logits, 0)
-        logits = logits + 0.5 * logit_metric(q) @ (log_joint + q.log())
+    for _ in range(20_000):
+        logits = logits + 0.5 * force(logits, 1)
     end = float(torch.softmax(logits, 0).max())
     return {
         "gradient_off_corrected": corrected,
@@ -148,7 +149,7 @@ def mass_of_the_new_cluster(normalized: bool) -> float:
 @erratum("E8")
 def normaliser_of_the_new_cluster(generator: torch.Generator) -> Check:
     """Measure the new cluster's mass with and without its normaliser."""
-    printed, corrected = mass_of_the_new_cluster(False), mass_of_the_new_cluster(True)
+    printed, corrected = map(mass_of_the_new_cluster, (False, True))
     return {
         "inflation_in_2_dimensions": inflation(2),
         "log10_inflation_in_54_dimensions": math.log10(inflation(54)),
@@ -247,7 +248,7 @@ def posterior_of_clam(generator: torch.Generator) -> Check:
     """Compare the softmax of ClAM's dynamics with Bayes' rule."""
     points = 2 * normal(torch.Generator().manual_seed(0), 20, 2)
     shares = ist.Mixture(MEANS, beta=BETA).responsibilities(points)
-    gap = largest_gap(shares, bayes_rule(points, [1.0, 1.0, 1.0]))
+    gap = largest_gap(shares, bayes_rule(points, [1.0] * 3))
     return {"difference_from_posterior": gap}, gap < EXACT
 
 
