@@ -21,14 +21,13 @@ __version__ = "0.1.0"
 _NAMES = {
     "isthmus.compose": "Affine",
     "isthmus.deep.neural": "NeuralEnergy as_energy",
-    "isthmus.dynamics.anneal": "Annealed Verdicts anneal judge_draws noise_schedule",
+    "isthmus.dynamics.anneal": "Annealed Verdicts anneal judge_draws noise_schedule widen",
     "isthmus.dynamics.diagnostics": "Chains",
     "isthmus.dynamics.nuts": "NUTS",
     "isthmus.dynamics.retrieve": "Retrieval complete retrieve",
     "isthmus.dynamics.sample": "sample sample_chains",
     "isthmus.dynamics.samplers": "HMC MALA Langevin",
     "isthmus.dynamics.tempering": "Tempering",
-    "isthmus.dynamics.widening": "widen",
     "isthmus.energy": "Energy",
     "isthmus.figures.plots": "plot",
     "isthmus.learning": "fit",
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from isthmus.dynamics.anneal import anneal as anneal
     from isthmus.dynamics.anneal import judge_draws as judge_draws
     from isthmus.dynamics.anneal import noise_schedule as noise_schedule
+    from isthmus.dynamics.anneal import widen as widen
     from isthmus.dynamics.diagnostics import Chains as Chains
     from isthmus.dynamics.nuts import NUTS as NUTS
     from isthmus.dynamics.retrieve import Retrieval as Retrieval
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from isthmus.dynamics.samplers import MALA as MALA
     from isthmus.dynamics.samplers import Langevin as Langevin
     from isthmus.dynamics.tempering import Tempering as Tempering
-    from isthmus.dynamics.widening import widen as widen
     from isthmus.energy import Energy as Energy
     from isthmus.figures.plots import plot as plot
     from isthmus.learning import fit as fit

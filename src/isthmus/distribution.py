@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
@@ -25,81 +23,50 @@ Array = NDArray[np.float64]
 BLOCK_ENTRIES = 2**22
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A symmetric density on the line: its distribution function, quantiles and variance."""
+class Laplace:
+    """One coordinate of the kernel exp(-|x|) in D > 1 dimensions: its moments, as scipy.stats."""
 
-    cdf: Callable[[Array], Array]
-    ppf: Callable[[Array], Array]
-    variance: Any = 1.0
-    has_mean: bool = True
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
 
-
-NORMAL = Kernel(special.ndtr, special.ndtri)
-
-
-def student(dof: Any) -> Kernel:
-    """Return the kernels of Student's t with degrees of freedom (N,) or (); inf is normal."""
-    dof = np.asarray(dof, dtype=np.float64)
-    finite = np.where(np.isinf(dof), 1.0, dof)
-    variance = np.where(dof > 2, 1 / (1 - 2 / np.maximum(dof, 2.0 + 1e-12)), np.inf)
-    return Kernel(
-        lambda u: np.where(np.isinf(dof), special.ndtr(u), special.stdtr(finite, u)),
-        # SciPy's quantile of 0 is +inf.
-        lambda q: np.where(np.isinf(dof) | (q == 0), special.ndtri(q), special.stdtrit(finite, q)),
-        variance,
-        bool((dof > 1).all()),
-    )
-
-
-def ball(power: float) -> Kernel:
-    """Return the kernel in proportion to (1 - u^2)^power on [-1, 1]."""
-    a = power + 1
-    return Kernel(
-        lambda u: special.betainc(a, a, (0.5 * (1 + u)).clip(0, 1)),
-        lambda q: 2 * special.betaincinv(a, a, q) - 1,
-        1 / (2 * power + 3),
-    )
-
-
-def laplace(dim: int) -> Kernel:
-    """Return a coordinate of the kernel exp(-|x|) in D dimensions; its quantiles for D = 1."""
-
-    def unknown(_: Array) -> Array:
+    def cdf(self, _: Array) -> Array:
+        """Raise, as there is no closed form."""
         raise MissingOperationError(
             "One of several coordinates of a LaplaceKDE has no closed-form distribution function. "
             "Make the energy from that column alone."
         )
 
-    def quantile(q: Array) -> Array:
-        with np.errstate(divide="ignore"):
-            depth = -np.log(2 * np.minimum(q, 1 - q))
-        return np.where(q < 0.5, -depth, depth)
+    ppf = cdf
 
-    if dim > 1:
-        return Kernel(unknown, unknown, dim + 1.0)
-    return Kernel(
-        lambda u: np.where(u < 0, 0.5 * np.exp(-abs(u)), 1 - 0.5 * np.exp(-abs(u))),
-        quantile,
-        2.0,
-    )
+    def mean(self) -> float:
+        """Return the mean."""
+        return 0.0
+
+    def var(self) -> float:
+        """Return the variance."""
+        return self.dim + 1.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """One coordinate of a mixture whose components have one form: all arrays are (N,)."""
+    """One coordinate of a mixture whose components have one form: all arrays are (N,).
+
+    The form is a symmetric distribution of scipy.stats; its parameters may be (N,).
+    """
 
     weights: Array
     centres: Array
     scales: Array
-    kernel: Kernel = NORMAL
+    kernel: Any
 
     @classmethod
-    def of(cls, log_weights: Tensor, centres: Tensor, scales: Tensor, kernel: Kernel) -> Line:
-        """Return the line of tensors, whose weights are normalised."""
+    def of(cls, log_weights: Tensor, centres: Tensor, scales: Tensor, kernel: Any = None) -> Line:
+        """Return the line of tensors, whose weights are normalised; by default of Gaussians."""
+        from scipy import stats  # takes long to import
+
         parts = log_weights.double().exp(), centres, scales.expand(centres.shape)
         weights, places, widths = (part.double().numpy(force=True) for part in parts)
-        return cls(weights, places, widths, kernel)
+        return cls(weights, places, widths, stats.norm() if kernel is None else kernel)
 
     def cdf(self, x: Array) -> Array:
         """Return the probability of values up to x. (Q,) -> (Q,)"""
@@ -130,8 +97,9 @@ class Line:
 
     def moments(self) -> tuple[float, float]:
         """Return the mean and the variance."""
-        mean = float(self.weights @ self.centres) if self.kernel.has_mean else math.nan
-        variances = self.scales**2 * self.kernel.variance + (self.centres - mean) ** 2
+        has_mean = np.isfinite(self.kernel.mean()).all()
+        mean = float(self.weights @ self.centres) if has_mean else math.nan
+        variances = self.scales**2 * self.kernel.var() + (self.centres - mean) ** 2
         return mean, float(np.where(self.weights > 0, self.weights * variances, 0.0).sum())
 
     def moved(self, factor: float, shift: float) -> Line:

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.memories.round import GaussianMemory
+from isthmus.memories.gaussian import GaussianMemory
 
 KINDS = ("kde", "mixture", "hopfield")
 

@@ -77,12 +77,10 @@ def tree_turns(points: list[tuple[float, float]]) -> bool:
 @pytest.mark.parametrize("forward", [True, False])
 def test_parts_that_turn_are_found(depth: int, forward: bool) -> None:
     """The bookkeeping by bits against recursion, from many points of phase space."""
-    from isthmus.dynamics.nuts import _Point
-
     generator = torch.Generator().manual_seed(depth)
     x, v = torch.randn(2, 40, 1, generator=generator, dtype=DOUBLE)
     energy, sampler = Counted(), ist.NUTS(0.45)
-    edge = _Point(x, v, -x, energy.energy(x))
+    edge = torch.cat([x, v, -x, energy.energy(x)[:, None]], 1)
     origin = sampler._hamiltonian(energy, edge)
     direction = torch.full((40,), forward)
     found = sampler._grow(energy, edge, direction, depth, origin, generator)
@@ -95,7 +93,7 @@ def test_parts_that_turn_are_found(depth: int, forward: bool) -> None:
         assert bool(found.stopped[chain]) == expected
         if not expected:
             assert found.leaves[chain] == 2**depth
-            assert float(found.end.position[chain]) == pytest.approx(points[-1][0])
+            assert float(found.end[chain, 0]) == pytest.approx(points[-1][0])
             weights = [-(x * x + v * v) / 2 for x, v in points]
             total = float(origin[chain] + torch.logsumexp(torch.tensor(weights, dtype=DOUBLE), 0))
             assert float(found.log_weight[chain]) == pytest.approx(total)

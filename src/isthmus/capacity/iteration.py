@@ -19,7 +19,7 @@ from isthmus.dynamics.modes import (
     is_attracting,
     shared_fixed_points,
 )
-from isthmus.memories.round import GaussianMemory
+from isthmus.memories.gaussian import GaussianMemory
 from isthmus.memories.sparse import SparseHopfield
 
 FloatArray = NDArray[np.float64]

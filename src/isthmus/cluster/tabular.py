@@ -27,9 +27,8 @@ from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.extras import require
 from isthmus.io.reading import reading
-from isthmus.memories.gaussian import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE, GaussianMemory
 from isthmus.memories.modern import ModernHopfield
-from isthmus.memories.round import GaussianMemory
 from isthmus.printing import listed
 from isthmus.scaling import Scaling, as_table
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed

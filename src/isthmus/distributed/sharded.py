@@ -32,10 +32,9 @@ from isthmus.distributed.shards import (
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, IsthmusError, UnsupportedOperationError
 from isthmus.memories.base import generator_for, keep_observed
-from isthmus.memories.gaussian import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE, GaussianMemory
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
-from isthmus.memories.round import GaussianMemory
 from isthmus.validation import as_count, is_transforming
 
 KINDS = (GaussianKDE, Mixture, ModernHopfield)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from isthmus.memories.base import WeightedMemory
+from isthmus.memories.gaussian import GaussianMemory
 from isthmus.memories.modern import ModernHopfield
-from isthmus.memories.round import GaussianMemory
 
 # Logits, or differences between points and memories, that are held at once.
 BLOCK_ENTRIES = 2**22

@@ -20,10 +20,11 @@ from torch import Tensor
 from isthmus.dynamics.retrieve import require_pointwise, retrieve
 from isthmus.dynamics.sample import starting_points
 from isthmus.dynamics.samplers import Langevin
-from isthmus.dynamics.widening import widen
 from isthmus.energy import Energy, as_given, draws_as_given
 from isthmus.errors import DivergenceError, InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.gaussian import GaussianKDE
+from isthmus.memories.mixture import Mixture
+from isthmus.memories.modern import ModernHopfield
 from isthmus.validation import as_array, as_choice, as_count, as_number, as_points, require_kind
 
 Method = Literal["flow", "langevin"]
@@ -36,32 +37,26 @@ ONE, FEW = 1.5, 10.0
 
 @dataclass(frozen=True, eq=False)
 class Verdicts:
-    """Where each draw comes to rest: at a memory, at a mixture of few, or at one of many.
-
-    Attributes
-    ----------
-    participation : Tensor (n,)
-        The effective number of memories there, 1 / sum of squared responsibilities.
-    few : float
-        The largest number of memories of a spurious state.
-    """
+    """Where each draw comes to rest: at a memory, at a mixture of few, or at one of many."""
 
     participation: Tensor
+    """The effective number of memories there, 1 / sum of squared responsibilities. (n,)"""
     few: float = FEW
+    """The largest number of memories of a spurious state."""
 
     @property
     def memorised(self) -> Tensor:
-        """True for draws that come to rest at one memory. (n,)."""
+        """True for draws that come to rest at one memory. (n,)"""
         return self.participation < ONE
 
     @property
     def spurious(self) -> Tensor:
-        """True for draws that come to rest at a mixture of few memories. (n,)."""
+        """True for draws that come to rest at a mixture of few memories. (n,)"""
         return ~self.memorised & ~self.new
 
     @property
     def new(self) -> Tensor:
-        """True for draws whose place of rest is made of many memories. (n,)."""
+        """True for draws whose place of rest is made of many memories. (n,)"""
         return self.participation > self.few
 
     @property
@@ -79,16 +74,7 @@ class Verdicts:
 
 @dataclass(frozen=True, eq=False)
 class Annealed:
-    """Draws of :func:`anneal`.
-
-    Attributes
-    ----------
-    draws : Tensor (n, D)
-    energy : Energy
-        The energy at the end of the schedule, from which they are draws.
-    sigma : float
-        The noise level there.
-    """
+    """The draws (n, D) of :func:`anneal`, and the energy and noise level at its end."""
 
     draws: Tensor
     energy: Energy
@@ -119,8 +105,6 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
     few : float
         Above 1.5.
 
-    Examples
-    --------
     >>> import torch, isthmus as ist
     >>> memories = torch.tensor([[0.0], [10.0], [10.8], [20.0]])
     >>> found = ist.judge_draws(ist.GaussianKDE(memories, sigma=1.0), [[0.3], [10.1], [19.0]])
@@ -174,7 +158,7 @@ def anneal(
     init: Any = None,
     seed: int | torch.Generator = 0,
 ) -> Annealed:
-    r"""Draw n points through falling noise levels.
+    r"""Draw n points through falling noise levels; ``judge()`` gives a verdict on each draw.
 
     Parameters
     ----------
@@ -188,19 +172,12 @@ def anneal(
     method : {"flow", "langevin"}
         "flow" follows the probability flow :math:`dx/d\sigma = -\sigma \nabla \log p_\sigma(x)` by
         Heun's method, two scores a level; "langevin" makes unadjusted Langevin steps.
-    steps : int
-        Langevin steps at each level.
-    step_size : float
-        Of Langevin, in units of sigma squared.
+    steps, step_size
+        Of Langevin: steps at each level, and their size in units of sigma squared.
     init : (n, D), optional
         Points at the first level. Default: exact draws of its energy if it has them, else Gaussian
         noise of that width.
     seed : int or torch.Generator
-
-    Returns
-    -------
-    Annealed
-        ``draws`` (n, D), and ``judge()`` for a verdict on each: memorised, spurious or new.
 
     Examples
     --------
@@ -253,15 +230,66 @@ def anneal(
 def _reader(energy_at: EnergyAt) -> Callable[[float], Energy]:
     if isinstance(energy_at, Energy):
         return lambda sigma: widen(energy_at, sigma)
-    if not callable(energy_at):
-        raise InvalidInputError(
-            f"energy_at must be an Energy or a function from sigma to one, not {energy_at!r}."
-        )
 
     def read(sigma: float) -> Energy:
-        found = energy_at(sigma)
+        found = energy_at(sigma) if callable(energy_at) else energy_at
         if not isinstance(found, Energy):
-            raise InvalidInputError(f"energy_at({sigma:g}) must return an Energy, not {found!r}.")
+            raise InvalidInputError(
+                f"energy_at must be an Energy or a function from sigma to one, not {found!r}."
+            )
         return found
 
     return read
+
+
+def widen(energy: Energy, sigma: float) -> Energy:
+    r"""Return the energy of points of `energy` with noise added: its density times a Gaussian.
+
+    .. math:: p_\sigma = p * \mathcal N(0, \sigma^2 I)
+
+    A mixture of Gaussians stays one, and each covariance grows by :math:`\sigma^2 I`.
+
+    Parameters
+    ----------
+    energy : GaussianKDE, Mixture or ModernHopfield
+    sigma : float
+        Standard deviation of the noise, above zero.
+
+    Examples
+    --------
+    >>> import torch, isthmus as ist
+    >>> ist.widen(ist.GaussianKDE(torch.zeros(1, 2), sigma=3.0), 4.0)
+    GaussianKDE(N=1, D=2, sigma=5, float32)
+    """
+    require_kind(energy, "energy", Energy)
+    return energy._alike(_widened(energy, as_number(sigma, "sigma", above=0) ** 2))
+
+
+def _widened(energy: Energy, noise: float) -> Energy:
+    if isinstance(energy, GaussianKDE) and energy.is_round:
+        sigma = (energy.variance + noise).sqrt()
+        return GaussianKDE(energy.memories, sigma, log_weights=energy.log_weights)
+    if isinstance(energy, ModernHopfield | Mixture) and energy.is_round:
+        weights = energy.log_weights
+        if isinstance(energy, ModernHopfield):
+            weights = energy.log_mixing_weights.to(energy.memories)
+        return Mixture(energy.memories, 0.5 / (energy.variance + noise), weights)
+    beta: Any = 1.0
+    if isinstance(energy, Mixture):
+        spread, kind, beta = energy.covariance, energy.covariance_type, energy.beta
+        matrices = kind == "full" or (kind == "tied" and spread.ndim == 2)
+    elif isinstance(energy, GaussianKDE):
+        shape, kind = energy.covariance, "tied"
+        spread, matrices = energy.variance * (1.0 if shape is None else shape), shape is not None
+        if energy.factors is not None:
+            squares = energy.factors.square()
+            spread = squares.reshape(-1, *[1] * spread.ndim) * spread
+            kind = "full" if matrices else ("diag" if spread.ndim == 2 else "spherical")
+    else:
+        raise UnsupportedOperationError(
+            f"{type(energy).__name__} has no closed form with noise added; GaussianKDE, Mixture "
+            "and ModernHopfield have. Pass a function from sigma to an energy instead."
+        )
+    grown = spread + (noise * torch.eye(energy.dim).to(spread) if matrices else noise)
+    options: Any = {"covariance": grown, "covariance_type": kind}
+    return Mixture(energy.memories, beta, energy.log_weights, **options)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from isthmus.dynamics.descent import descend
 from isthmus.errors import InvalidInputError
-from isthmus.memories.round import GaussianMemory
+from isthmus.memories.gaussian import GaussianMemory
 
 FloatArray = NDArray[np.float64]
 # Fixed points closer than this share of sigma count as one.

@@ -8,51 +8,19 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from isthmus.dynamics.samplers import (
-    Hamiltonian,
-    Info,
-    MetropolisState,
-    Moving,
-    Scales,
-    all_finite,
-    choose,
-    noise,
-)
+from isthmus.dynamics.samplers import Hamiltonian, Info, MetropolisState, Scales, noise
 from isthmus.energy import Energy
-from isthmus.validation import as_count, require_kind
+from isthmus.validation import as_count
 
 # A point whose Hamiltonian is this far above the start has diverged.
 LARGEST_ERROR = 1000.0
 
 
-class _Point(NamedTuple):
-    """Points of phase space, one for each chain."""
-
-    position: Tensor
-    velocity: Tensor
-    score: Tensor
-    energy: Tensor
-
-    def at(self, index: Tensor) -> _Point:
-        return _Point(*(part[index] for part in self))
-
-    def replaced(self, index: Tensor, mask: Tensor, new: _Point) -> _Point:
-        """Return these points, with `new` (of the chains at `index`) where the mask is True."""
-        rows = index[mask]
-        return _Point(
-            *(part.index_copy(0, rows, own[mask]) for part, own in zip(self, new, strict=True))
-        )
-
-    def chosen(self, mask: Tensor, other: _Point) -> _Point:
-        """Return these points where the mask is True, else those of `other`."""
-        return _Point(*(choose(mask, a, b) for a, b in zip(self, other, strict=True)))
-
-
 class _Subtree(NamedTuple):
     """A trajectory of 2^depth leapfrogs from one edge, for each chain."""
 
-    end: _Point
-    proposal: _Point
+    end: Tensor
+    proposal: Tensor
     log_weight: Tensor
     acceptance: Tensor
     leaves: Tensor
@@ -74,10 +42,8 @@ class NUTS(Hamiltonian):
         The time of one leapfrog; ``sample(..., tune=True)`` finds it.
     max_depth : int
         A trajectory has at most 2^max_depth - 1 leapfrogs.
-    temperature : float
-        T: the chain samples :math:`p^{1/T}`.
-    scales : Scales, optional
-        The units of the velocity, found by ``sample(..., tune=True)``. Default: those of x.
+    temperature, scales
+        As in :class:`HMC`.
 
     Examples
     --------
@@ -100,8 +66,6 @@ class NUTS(Hamiltonian):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "max_depth", as_count(self.max_depth, "max_depth", at_most=20))
-        if self.scales is not None:
-            require_kind(self.scales, "scales", Scales)
 
     @torch.no_grad()
     def step(
@@ -109,35 +73,37 @@ class NUTS(Hamiltonian):
     ) -> tuple[MetropolisState, Info]:
         """Move every chain to a point of its trajectory. Positions are (chains, D)."""
         velocity = noise(state.position, generator)
-        left = right = proposal = _Point(state.position, velocity, state.score, state.energy)
+        # Points of phase space are rows (chains, 3 D + 1): position, velocity, score and energy.
+        left = torch.cat([state.position, velocity, state.score, state.energy[:, None]], 1)
+        right, proposal = left.clone(), left.clone()
         origin = self._hamiltonian(energy, left)
-        log_weight, acceptance = torch.zeros_like(origin), torch.zeros_like(origin)
-        leaves, moved = torch.zeros_like(origin), torch.zeros_like(origin, dtype=torch.bool)
+        log_weight, acceptance, leaves = torch.zeros_like(origin).repeat(3, 1)
+        moved = torch.zeros_like(origin, dtype=torch.bool)
         active = torch.arange(len(origin), device=origin.device)
         for depth in range(self.max_depth):
             forward = noise(origin[active], generator, torch.rand) < 0.5
-            edge = right.at(active).chosen(forward, left.at(active))
+            edge = torch.where(forward[:, None], right[active], left[active])
             tree = self._grow(energy, edge, forward, depth, origin[active], generator)
             acceptance[active] += tree.acceptance
             leaves[active] += tree.leaves
             kept, before = ~tree.stopped, log_weight[active]
             ratio = (tree.log_weight - before).clamp(max=0).exp()
             taken = kept & (noise(ratio, generator, torch.rand) < ratio)
-            proposal = proposal.replaced(active, taken, tree.proposal)
+            proposal[active[taken]] = tree.proposal[taken]
             moved[active] |= taken
             log_weight[active] = torch.where(kept, torch.logaddexp(before, tree.log_weight), before)
-            right = right.replaced(active, kept & forward, tree.end)
-            left = left.replaced(active, kept & ~forward, tree.end)
-            active = active[kept & ~self._turns(left.at(active), right.at(active), 1.0)]
+            for side, grown in ((right, kept & forward), (left, kept & ~forward)):
+                side[active[grown]] = tree.end[grown]
+            active = active[kept & ~self._turns(left[active], right[active], 1.0)]
             if not len(active):
                 break
-        new = MetropolisState(proposal.position, proposal.energy, proposal.score)
-        return new, Info(acceptance / leaves, moved)
+        position, _, score, value = _parts(proposal)
+        return MetropolisState(position, value, score), Info(acceptance / leaves, moved)
 
     def _grow(
         self,
         energy: Energy,
-        edge: _Point,
+        edge: Tensor,
         forward: Tensor,
         depth: int,
         origin: Tensor,
@@ -153,16 +119,16 @@ class NUTS(Hamiltonian):
         log_weight = torch.full_like(origin, -torch.inf)
         acceptance, leaves = torch.zeros_like(origin), torch.zeros_like(origin)
         stopped = torch.zeros_like(forward)
-        began: list[_Point] = [edge] * (depth + 1)
+        began = [edge] * (depth + 1)
         for leaf in range(2**depth):
-            point = self._leaf(energy, point, sign[:, None]).chosen(~stopped, point)
+            point = torch.where(stopped[:, None], point, self._leaf(energy, point, sign[:, None]))
             log_ratio = (origin - self._hamiltonian(energy, point)).nan_to_num(nan=-torch.inf)
             acceptance = acceptance + torch.where(stopped, 0.0, log_ratio.clamp(max=0).exp())
             leaves = leaves + ~stopped
             total = torch.logaddexp(log_weight, log_ratio)
             share = (log_ratio - total).exp()
             taken = ~stopped & (noise(share, generator, torch.rand) < share)
-            proposal = point.chosen(taken, proposal)
+            proposal = torch.where(taken[:, None], point, proposal)
             log_weight = torch.where(stopped, log_weight, total)
             stopped = stopped | (log_ratio < -LARGEST_ERROR)
             last = (leaf >> 1).bit_count()
@@ -176,20 +142,27 @@ class NUTS(Hamiltonian):
                 break
         return _Subtree(point, proposal, log_weight, acceptance, leaves, stopped)
 
-    def _leaf(self, energy: Energy, point: _Point, sign: Tensor) -> _Point:
+    def _leaf(self, energy: Energy, point: Tensor, sign: Tensor) -> Tensor:
         """Return the points one leapfrog ahead; the energy is infinite where they are lost."""
-        moved, finite = self._leapfrog(energy, Moving(*point[:3]), self.step_size * sign)
-        value = energy._energy(moved.position)
-        finite = finite & torch.isfinite(value) & all_finite(moved.score)
-        return _Point(*moved, torch.where(finite, value, torch.inf))
+        *moved, finite = self._leapfrog(energy, *_parts(point)[:3], self.step_size * sign)
+        value = energy._energy(moved[0])
+        value = torch.where(finite & torch.isfinite(value), value, torch.inf)
+        return torch.cat([*moved, value[:, None]], 1)
 
-    def _hamiltonian(self, energy: Energy, point: _Point) -> Tensor:
-        return self._potential(energy, point.energy) + point.velocity.square().sum(-1) / 2
+    def _hamiltonian(self, energy: Energy, point: Tensor) -> Tensor:
+        _, velocity, _, value = _parts(point)
+        return self._potential(energy, value) + velocity.square().sum(-1) / 2
 
-    def _turns(self, first: _Point, second: _Point, sign: float | Tensor) -> Tensor:
+    def _turns(self, first: Tensor, second: Tensor, sign: float | Tensor) -> Tensor:
         """Return True where the ends of a trajectory approach each other in time of this sign."""
-        apart = second.position - first.position
-        apart = self.scales.shrunk(apart) if self.scales else apart
-        leaving = sign * (apart * first.velocity).sum(-1)
-        arriving = sign * (apart * second.velocity).sum(-1)
-        return (leaving < 0) | (arriving < 0)
+        start, leaving, *_ = _parts(first)
+        end, arriving, *_ = _parts(second)
+        apart = self.scales.shrunk(end - start) if self.scales else end - start
+        return (sign * (apart * leaving).sum(-1) < 0) | (sign * (apart * arriving).sum(-1) < 0)
+
+
+def _parts(point: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return positions, velocities, scores (chains, D), and energies (chains,) of rows."""
+    dim = point.shape[1] // 3
+    position, velocity, score, value = point.split([dim, dim, dim, 1], 1)
+    return position, velocity, score, value[:, 0]

@@ -203,14 +203,6 @@ class MALA(Adjusted):
         return leapfrog.step(energy, state, generator)
 
 
-class Moving(NamedTuple):
-    """Positions, velocities and scores of chains, (..., D) each."""
-
-    position: Tensor
-    velocity: Tensor
-    score: Tensor
-
-
 class Scales(NamedTuple):
     """A linear map L: trajectories of HMC and NUTS move in the coordinates z of x = L z.
 
@@ -248,20 +240,29 @@ class Hamiltonian(Adjusted):
     temperature: float
     scales: Scales | None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scales is not None:
+            require_kind(self.scales, "scales", Scales)
+
     def _leapfrog(
-        self, energy: Energy, state: Moving, step_size: float | Tensor
-    ) -> tuple[Moving, Tensor]:
-        """Return positions, velocities and scores one leapfrog ahead, and where it is finite."""
+        self,
+        energy: Energy,
+        start: Tensor,
+        velocity: Tensor,
+        score: Tensor,
+        step_size: float | Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return position, velocity and score one leapfrog ahead, and where they are finite."""
         push, scales = step_size * energy.inverse_temperature / self.temperature, self.scales
-        pull = scales.pulled(state.score) if scales else state.score
-        velocity = state.velocity + push / 2 * pull
-        position = state.position + step_size * (scales.spread(velocity) if scales else velocity)
+        velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
+        position = start + step_size * (scales.spread(velocity) if scales else velocity)
         # Energies may refuse points that are not finite: a lost trajectory stays where it is.
         finite = all_finite(position)
-        position = choose(finite, position, state.position)
+        position = choose(finite, position, start)
         score = energy._score(position)
-        pull = scales.pulled(score) if scales else score
-        return Moving(position, velocity + push / 2 * pull, score), finite
+        velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
+        return position, velocity, score, finite & all_finite(score)
 
     def _potential(self, energy: Energy, value: Tensor) -> Tensor:
         """Return energies (...) in nats at the temperature."""
@@ -310,8 +311,6 @@ class HMC(Hamiltonian):
         object.__setattr__(self, "n_leapfrog", as_count(self.n_leapfrog, "n_leapfrog"))
         jitter = as_number(self.jitter, "jitter", at_least=0, below=1)
         object.__setattr__(self, "jitter", jitter)
-        if self.scales is not None:
-            require_kind(self.scales, "scales", Scales)
 
     @torch.no_grad()
     def trajectory(
@@ -325,16 +324,16 @@ class HMC(Hamiltonian):
 
         `step_size`, a number or (..., 1), replaces that of the sampler.
         """
-        moving = Moving(state.position, velocity, state.score)
-        possible = torch.ones_like(state.energy, dtype=torch.bool)
+        step_size = self.step_size if step_size is None else step_size
+        position, value, score = state
+        possible = torch.ones_like(value, dtype=torch.bool)
         for _ in range(self.n_leapfrog):
-            moving, finite = self._leapfrog(
-                energy, moving, self.step_size if step_size is None else step_size
+            position, velocity, score, finite = self._leapfrog(
+                energy, position, velocity, score, step_size
             )
             possible = possible & finite
-        value = energy._energy(moving.position)
-        possible = possible & torch.isfinite(value) & all_finite(moving.score)
-        return MetropolisState(moving.position, value, moving.score), moving.velocity, possible
+        value = energy._energy(position)
+        return MetropolisState(position, value, score), velocity, possible & torch.isfinite(value)
 
     @torch.no_grad()
     def step(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from isthmus.dynamics.nuts import NUTS
 from isthmus.dynamics.samplers import HMC, MALA, Info, MetropolisState, choose, noise
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError
-from isthmus.validation import as_number
+from isthmus.validation import as_array
 
 
 class TemperedState(NamedTuple):
@@ -72,16 +72,14 @@ class Tempering:
                 f"sampler must be isthmus.HMC, MALA or NUTS, not {self.sampler!r}."
             )
         given: Any = self.inverse_temperatures
-        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) < 2:
+        ladder = as_array(given, "inverse_temperatures")
+        falls = ladder.ndim == 1 and ladder.size > 1 and ladder[0] == 1 and ladder[-1] > 0
+        if not falls or not (np.diff(ladder) < 0).all():
             raise InvalidInputError(
-                f"inverse_temperatures must be a sequence of two or more numbers, not {given!r}."
+                "inverse_temperatures must be two or more numbers that begin with 1 and fall from "
+                f"there, above zero, not {given!r}."
             )
-        ladder = tuple(as_number(one, "inverse_temperatures", above=0) for one in given)
-        if ladder[0] != 1 or not all(a > b for a, b in pairwise(ladder)):
-            raise InvalidInputError(
-                f"inverse_temperatures must begin with 1 and fall from there, not {given!r}."
-            )
-        object.__setattr__(self, "inverse_temperatures", ladder)
+        object.__setattr__(self, "inverse_temperatures", tuple(ladder.tolist()))
 
     @property
     def n_leapfrog(self) -> int:

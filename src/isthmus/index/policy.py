@@ -105,15 +105,16 @@ class Pruning:
         """Return True if the queries would go through an index; they count as asked."""
         return self.may_prune(len(keys.memories)) and self._plan(queries, keys, kernel) is not None
 
-    def attention(self, queries: Tensor, keys: Keys, kernel: Kernel) -> Attention | None:
-        """Return attention with the mean about the centre, or None if all memories are needed."""
-        if not self.may_prune(len(keys.memories)):
+    def attend(self, queries: Tensor, keys: Keys, *kernel: *Kernel) -> Attention:
+        """Return attention with the mean about the centre, by the index where it helps."""
+        plan = None
+        if self.may_prune(len(keys.memories)):
+            plan = self._plan(queries.reshape(-1, queries.shape[-1]), keys, kernel)
+        else:
             few = f"fewer than {FEWEST_MEMORIES:,} memories"
             self._report("index=False" if self.setting is False else few, used=False)
-            return None
-        plan = self._plan(queries.reshape(-1, queries.shape[-1]), keys, kernel)
         if plan is None:
-            return None
+            return attend_centred(queries, keys, *kernel)
         found = plan.attention(queries.shape, keys)
         self.kept = plan.kept
         self._report(self.report.reason, used=True)

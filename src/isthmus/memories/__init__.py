@@ -3,13 +3,12 @@
 from isthmus.index.policy import IndexReport
 from isthmus.memories.base import Memory
 from isthmus.memories.crp import CRPMixture
-from isthmus.memories.gaussian import GaussianKDE
+from isthmus.memories.gaussian import GaussianKDE, GaussianMemory
 from isthmus.memories.grid import TabulatedDensity
 from isthmus.memories.hopfield import DenseAssociativeMemory, Hopfield
 from isthmus.memories.kernels import EpanechnikovKDE, LaplaceKDE, RadialKDE, StudentKDE, UniformKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
-from isthmus.memories.round import GaussianMemory
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.memories.table_mixture import StudentMixture, TableMixture
 from isthmus.memories.vmf import VonMisesFisherMixture

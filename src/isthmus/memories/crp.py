@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from isthmus.distribution import NORMAL, Line
+from isthmus.distribution import Line
 from isthmus.errors import InvalidInputError
 from isthmus.kernel.attention import Attention, attend_centred
 from isthmus.kernel.logits import attention_logits
@@ -198,7 +198,7 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         log_weights = torch.cat([self._log_counts, self._log_new_weight.reshape(1)])
         centres = torch.cat([self.memories[:, column], self._origin[column].reshape(1)])
         widths = [self.sigma.expand(self.n_memories), (0.5 / self.kappa).sqrt().reshape(1)]
-        return Line.of(torch.log_softmax(log_weights, 0), centres, torch.cat(widths), NORMAL)
+        return Line.of(torch.log_softmax(log_weights, 0), centres, torch.cat(widths))
 
     @torch.no_grad()
     def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:

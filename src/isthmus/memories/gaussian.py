@@ -1,7 +1,8 @@
-"""Gaussian kernels: round, or stretched, turned, and of different widths."""
+"""Mixtures of Gaussians on one kernel: round, or stretched, turned, and of different widths."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -11,39 +12,115 @@ from torch import Tensor
 
 from isthmus.bandwidth.rules import Bandwidth
 from isthmus.bandwidth.search import named
-from isthmus.distribution import NORMAL, Line
+from isthmus.compose import held_move
+from isthmus.distribution import Line
+from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.index.index import Index
-from isthmus.index.policy import IndexReport, Setting
-from isthmus.kernel.attention import Attention
-from isthmus.memories.round import GaussianMemory, Pull
-from isthmus.memories.shape import Shape, as_covariance, root_of
-from isthmus.validation import as_entries, as_positive, is_transforming
+from isthmus.index.policy import IndexReport, Kernel, Pruning, Setting
+from isthmus.kernel.attention import Attention, attend_centred
+from isthmus.kernel.logits import Keys, attention_logits
+from isthmus.memories.base import MarginalMemory, WeightedMemory, keep_observed
+from isthmus.memories.shape import Pull, Shape, as_covariance, root_of
+from isthmus.validation import as_entries, as_positive, is_transforming, require_squarable
 
 if TYPE_CHECKING:
     from isthmus.memories.grid import TabulatedDensity
 
 
-class ShapedMemory(GaussianMemory):
-    """A Gaussian memory that is round, or has the kernels that :meth:`_make_shape` describes."""
+class GaussianMemory(WeightedMemory, MarginalMemory):
+    r"""A memory whose density is a mixture of Gaussians, by default with one round covariance.
 
-    covariance: Tensor | None
-    """Covariance of the kernels, or None."""
+    .. math::
+        p(x) = \frac{1}{W} \sum_n w_n\, \mathcal{N}(x; m_n, s^2 I), \qquad
+        E(x) = -\frac{1}{\beta_E} \log \sum_n w_n\, e^{-\lVert x - m_n \rVert^2 / (2 s^2)} ,
+
+    with :math:`W = \sum_n w_n`. A subclass defines :math:`s^2` (:attr:`variance`),
+    :math:`\log w` (`log_weights`) and :math:`\beta_E` (:attr:`inverse_temperature`). Kernels that
+    are not round (:attr:`is_round`) have a :class:`Shape`.
+    """
+
+    def __init__(
+        self,
+        memories: Any,
+        name: str = "memories",
+        log_weights: Any = None,
+        index: Setting = "auto",
+    ) -> None:
+        super().__init__(memories, name, log_weights)
+        require_squarable(self.memories, name)
+        self._pruning = Pruning(index)
+        if isinstance(index, Index):
+            index.require(self.memories)
+
+    @property
+    def index(self) -> Setting:
+        """The argument of this name: "auto", True, False or an index."""
+        return self._pruning.setting
+
+    def index_report(self) -> IndexReport:
+        """Return what was done with the last points: an index or all memories, and why.
+
+        >>> import torch, isthmus as ist
+        >>> kde = ist.GaussianKDE(torch.randn(100, 2), sigma=0.1)
+        >>> energies = kde.energy(torch.zeros(3, 2))
+        >>> print(kde.index_report())
+        all memories: fewer than 30,000 memories
+        """
+        shape = self._shape()
+        pruning = self._pruning if shape is None else shape.pruning
+        if pruning is None:
+            return IndexReport(repr(self.index), False, "each kernel has a width of its own")
+        return pruning.report
+
+    def moved(self, memories: Tensor) -> Self:
+        """Return :meth:`with_memories` of these after a shift or a linear map of all of them.
+
+        An index that was built keeps its cells.
+        """
+        other = self.with_memories(memories)
+        other._pruning = self._pruning.moved(other.index, other.memories)
+        return other
+
+    def uses_index(self, x: Tensor) -> bool:
+        """Return True if points (n, D) would go through an index, which is built if need be."""
+        return self._pruning.uses(x, self._keys(), self._kernel())
+
+    def _refuse_index(self, what: str) -> None:
+        """Raise if an index was asked for that cannot serve kernels with `what`."""
+        if self.index is not False and self.index != "auto":
+            raise UnsupportedOperationError(
+                f"An index needs kernels of one shape, but these have {what}. Pass index=False."
+            )
+
+    def as_input(self, x: Any, *, allow_nan: bool = False) -> Tensor:
+        """Return x as checked points of this energy's dtype, and arrays on its device."""
+        points = super().as_input(x, allow_nan=allow_nan)
+        require_squarable(points, "x")
+        return points
 
     @property
     def is_round(self) -> bool:
         """True if all kernels have one variance in all directions."""
-        return self.covariance is None
+        return True
 
+    @property
     @abstractmethod
+    def variance(self) -> Tensor:
+        """The variance s^2 of each component along each axis: a scalar tensor."""
+
+    @property
+    def sigma(self) -> Tensor:
+        """The standard deviation s of each component along each axis."""
+        return self.variance.sqrt()
+
     def _make_shape(self) -> Shape:
-        """Return the shape of the kernels, of parameters as they are now."""
+        """Return the shape of kernels that are not round, of parameters as they are now."""
+        raise NotImplementedError
 
     def _shape(self) -> Shape | None:
         """Return the shape, kept until a parameter changes; None for round kernels."""
-        if self.is_round:
-            return None
-        return self._kept("shape", self._indexed_shape)
+        return None if self.is_round else self._kept("shape", self._indexed_shape)
 
     def _indexed_shape(self) -> Shape:
         shape = self._make_shape()
@@ -53,53 +130,52 @@ class ShapedMemory(GaussianMemory):
             shape.pruning = self._pruning.moved(setting, shape.mapped)
         return shape
 
-    def _refuse_index(self, what: str) -> None:
-        """Raise if an index was asked for that cannot serve kernels with `what`."""
-        if self.index is not False and self.index != "auto":
-            raise UnsupportedOperationError(
-                f"An index needs kernels of one shape, but these have {what}. Pass index=False."
-            )
-
-    def index_report(self) -> IndexReport:
-        """Return what was done with the last points: an index or all memories, and why."""
-        shape = self._shape()
-        if shape is None:
-            return super().index_report()
-        if shape.pruning is None:
-            return IndexReport(repr(self.index), False, "each kernel has a width of its own")
-        return shape.pruning.report
-
     @property
     def _log_scale(self) -> Tensor:
-        shape = self._shape()
-        return super()._log_scale if shape is None else shape.log_scale
+        if (shape := self._shape()) is not None:
+            return shape.log_scale
+        return 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
 
-    def _pull(self, x: Tensor) -> Pull:
-        shape = self._shape()
-        return super()._pull(x) if shape is None else shape.pull(x)
+    def log_normalizer(self) -> Tensor:
+        """Return the log-normaliser log Z, a scalar tensor: log W + (D/2) log(2 pi s^2) if round."""
+        return self.log_total_weight + self._log_scale
 
-    def _force_unit(self) -> Tensor:
-        return super()._force_unit() if self.is_round else self.inverse_temperature
+    def _kernel(self) -> Kernel:
+        """Return the logits of energy and step, up to a term per query."""
+        beta = self._kept("beta", lambda: 0.5 / self.variance)
+        return beta, self.log_weights, "sqeuclidean"
+
+    def _density_kernel(self) -> Kernel:
+        """Return the logits of the normalised mixture."""
+        return 0.5 / self.variance, self.log_mixing_weights, "sqeuclidean"
+
+    def _attend(self, x: Tensor) -> Attention:
+        """Return the log-sum-exp, and the mean relative to the centre of the memories."""
+        return self._pruning.attend(x, self._keys(), *self._kernel())
 
     def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
-        if (shape := self._shape()) is None:
-            return super()._attend_density(x, seen)
-        if seen is None:
-            pull = shape.pull(x)
-            found = Attention(pull.logsumexp - shape.log_scale, x)
-        elif shape.is_full:
-            found = self._attend_patterns(x, seen)
-        else:
-            found = shape.marginal(x, seen)
-        return Attention(found.logsumexp - self.log_total_weight, found.mean)
+        shape = self._shape()
+        if shape is not None:
+            if seen is None:
+                found = Attention(shape.pull(x).logsumexp - shape.log_scale, x)
+            else:
+                found = (self._attend_patterns if shape.is_full else shape.marginal)(x, seen)
+            return Attention(found.logsumexp - self.log_total_weight, found.mean)
+        if seen is None and (self.log_weights is None or self._pruning.may_prune(self.n_memories)):
+            found = self._attend(x)
+            log_mass = self._kept("log_mass", lambda: self.log_total_weight + self._log_scale)
+            return Attention(found.logsumexp - log_mass, found.mean)
+        found = attend_centred(x, self._keys(), *self._density_kernel(), seen)
+        coordinates = self.dim if seen is None else seen.sum(-1)
+        return Attention(found.logsumexp - coordinates * (self._log_scale / self.dim), found.mean)
 
     def _logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        if (shape := self._shape()) is None:
-            return super()._logits(x, seen)
-        if seen is None:
-            return shape.logits(x)
-        if not shape.is_full:
-            return shape.marginal_logits(x, seen)
+        shape = self._shape()
+        if shape is None:
+            beta, bias, metric = self._kernel() if seen is None else self._density_kernel()
+            return attention_logits(x, self._keys(), bias, beta, metric, seen)
+        if seen is None or not shape.is_full:
+            return shape.logits(x, seen)
         logits = x.new_zeros(*x.shape[:-1], self.n_memories)
         for rows, known in patterns(seen):
             if known.any():
@@ -121,26 +197,20 @@ class ShapedMemory(GaussianMemory):
         if not known.any():
             mean = self.log_mixing_weights.exp().to(self.memories) @ self.memories
             return Attention(self.log_total_weight.expand(len(points)), mean.expand_as(points))
-        marginal = self.marginal(known)
-        shape = marginal._make_shape()
-        slopes, _ = self._regression(known)
+        shape, (slopes, _) = self.marginal(known)._make_shape(), self._regression(known)
+        # Values at x are those at zero plus slopes, both of each memory, times x.
         at_zero = self._predicted(known, slopes, points.new_zeros(int(known.sum())))
-        own = slopes.ndim == 3
-        values = torch.cat([at_zero, slopes.flatten(1)], 1) if own else at_zero
-        found = shape.pooled(points[:, known], values)
-        unknown = self.dim - int(known.sum())
-        mean = found.mean[:, :unknown]
-        if own:
-            slope = found.mean[:, unknown:].unflatten(1, slopes.shape[1:])
-            mean = mean + (slope @ points[:, known, None])[..., 0]
-        else:
-            mean = mean + points[:, known] @ slopes.mT
+        own = slopes.expand(len(at_zero), -1, -1).flatten(1) if slopes.ndim == 3 else at_zero[:, :0]
+        found = shape.pooled(points[:, known], torch.cat([at_zero, own], 1))
+        mean, pooled = found.mean.split([at_zero.shape[1], own.shape[1]], 1)
+        slope = pooled.unflatten(1, slopes.shape[1:]) if slopes.ndim == 3 else slopes
+        mean = mean + (slope @ points[:, known, None])[..., 0]
         whole = points.index_put((torch.arange(len(points))[:, None], (~known).nonzero().T), mean)
         return Attention(found.logsumexp - shape.log_scale, whole)
 
-    @abstractmethod
     def _covariances(self) -> Tensor:
         """Return the covariance (D, D) that the kernels share, up to factors, or own (N, D, D)."""
+        raise NotImplementedError
 
     def _regression(self, known: Tensor) -> tuple[Tensor, Tensor]:
         """Return slopes of unknown coordinates on known ones, and their covariance given these."""
@@ -156,14 +226,22 @@ class ShapedMemory(GaussianMemory):
         apart = values - self.memories[:, known]
         return self.memories[:, ~known] + (slopes @ apart[..., None])[..., 0]
 
-    @abstractmethod
-    def _part(self, chosen: Tensor) -> dict[str, Any]:
-        """Return the constructor's arguments for the kernels of coordinates, a mask or indices."""
+    def _as_mixture(self) -> GaussianMemory:
+        """Return a memory of the same density that knows the :meth:`_part` of some coordinates."""
+        from isthmus.memories.mixture import Mixture
 
-    def marginal(self, columns: Any) -> Self:
+        weights = self.log_mixing_weights.to(self.memories)
+        return self._alike(Mixture(self.memories, 0.5 / self.variance, weights))
+
+    def _part(self, memories: Tensor, chosen: Tensor, **others: Any) -> GaussianMemory:
+        """Return these kernels in some coordinates, a mask or indices, about other memories."""
+        return self._as_mixture()._part(memories, chosen, **others)
+
+    def marginal(self, columns: Any) -> GaussianMemory:
         """Return the energy of some coordinates alone, in the given order: a memory of its kind.
 
-        `columns` is a boolean mask (D,) or indices.
+        That of a :class:`ModernHopfield` is a :class:`Mixture`. `columns` is a boolean mask (D,) or
+        indices.
 
         >>> import torch, isthmus as ist
         >>> kde = ist.GaussianKDE(torch.randn(5, 3), covariance=torch.eye(3))
@@ -171,14 +249,14 @@ class ShapedMemory(GaussianMemory):
         GaussianKDE(N=5, D=2, sigma=1, covariance=(2, 2), float32)
         """
         chosen = torch.tensor(as_columns(columns, self.dim), device=self.memories.device)
-        return self._alike(type(self)(self.memories[:, chosen], **self._part(chosen)))
+        return self._part(self.memories[:, chosen], chosen)
 
-    def condition(self, x: Any, observed: Any = None) -> Self:
+    def condition(self, x: Any, observed: Any = None) -> GaussianMemory:
         """Return the energy of the unknown coordinates of one point (D,), given the others.
 
-        It is a memory of the same kind, whose weights are the responsibilities for what is known:
-        the coordinates marked in `observed`, by default those that are not NaN. ``conditional`` is
-        another name of it.
+        It is a memory of the same kind, or a :class:`Mixture` of a :class:`ModernHopfield`, whose
+        weights are the responsibilities for what is known: the coordinates marked in `observed`,
+        by default those that are not NaN. ``conditional`` is another name of it.
 
         >>> import torch, isthmus as ist
         >>> kde = ist.GaussianKDE(torch.tensor([[0.0, 0.0], [4.0, 9.0]]), sigma=1.0)
@@ -191,18 +269,14 @@ class ShapedMemory(GaussianMemory):
         point, known = self._partial(point, ~torch.isnan(point) if observed is None else observed)
         if known.all():
             raise InvalidInputError("Every coordinate is known; there is nothing to condition.")
-        log_weights = torch.log_softmax(self._logits(point, known), -1).to(point.dtype)
-        parts = self._part(~known) | {"log_weights": log_weights}
-        if not known.any():
-            return self._alike(type(self)(self.memories, **parts))
+        weights = torch.log_softmax(self._logits(point, known), -1).to(point.dtype)
         shape = self._shape()
-        if shape is None or not shape.is_full:
-            return self._alike(type(self)(self.memories[:, ~known], **parts))
+        if shape is None or not shape.is_full or not known.any():
+            return self._part(self.memories[:, ~known], ~known, log_weights=weights)
         slopes, rest = self._regression(known)
-        parts["covariance"] = 0.5 * (rest + rest.mT)
-        if "sigma" in parts:
-            parts["sigma"] = 1.0
-        return self._alike(type(self)(self._predicted(known, slopes, point[known]), **parts))
+        means = self._predicted(known, slopes, point[known])
+        covariance = 0.5 * (rest + rest.mT)
+        return self._part(means, ~known, log_weights=weights, covariance=covariance)
 
     conditional = condition
 
@@ -213,24 +287,66 @@ class ShapedMemory(GaussianMemory):
             scales = shape.root.reshape(-1)
             if shape.precision is not None:
                 scales = scales / shape.precision.reshape(-1).sqrt()
-        return Line.of(self.log_mixing_weights, one.memories[:, 0], scales, NORMAL)
+        return Line.of(self.log_mixing_weights, one.memories[:, 0], scales)
+
+    def _pull(self, x: Tensor) -> Pull:
+        if (shape := self._shape()) is not None:
+            return shape.pull(x)
+        found, centre = self._attend(x), self._keys().centre
+        # Both terms are relative to the centre, which keeps their digits far from the origin.
+        return Pull(found.logsumexp, found.mean - (x - centre), found.mean + centre)
+
+    def _force_unit(self) -> Tensor:
+        """Return what the force of a pull is to be divided by."""
+        beta = self.inverse_temperature
+        return self.variance * beta if self.is_round else beta
+
+    def _energy(self, x: Tensor) -> Tensor:
+        return self._energy_of(x, self._pull(x).logsumexp)
+
+    def _curvature(self) -> Tensor | None:
+        return 1 / (self.variance * self.inverse_temperature) if self.is_round else None
+
+    def _log_product_normalizer(self, other: Energy) -> Tensor | None:
+        """Return log Z of the product with another round mixture, from overlaps of all pairs."""
+        # The integral of two Gaussians is one of the sum of their variances between their means.
+        if not (isinstance(other, GaussianMemory) and self.is_round and other.is_round):
+            return None
+        variance = self.variance + other.variance.to(self.memories)
+        theirs, bias = other.memories.to(self.memories), other.log_mixing_weights
+        found = attend_centred(self.memories, Keys(theirs), 0.5 / variance, bias.to(theirs))
+        overlap = torch.logsumexp(self.log_mixing_weights.to(theirs) + found.logsumexp, 0)
+        scale = 0.5 * self.dim * torch.log(2 * math.pi * variance)
+        both: Tensor = self.log_normalizer() + other.log_normalizer().to(theirs)
+        return both + overlap - scale
+
+    def _energy_of(self, x: Tensor, logsumexp: Tensor) -> Tensor:
+        """Return the energy of points (..., D), given the log-sum-exp of their logits (...)."""
+        return -logsumexp / self.inverse_temperature
+
+    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
+        """Move to the mean of the memories, weighted by responsibility and precision."""
+        return self._step_and_energy(x, held)[0]
+
+    def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        pull = self._pull(x)
+        moved, energy = pull.target, self._energy_of(x, pull.logsumexp)
+        if held is not None and pull.precision is not None:
+            moved = x + held_move(pull.precision, moved - x, ~held)
+        return keep_observed(moved, x, held), energy
+
+    def _score(self, x: Tensor) -> Tensor:
+        return self._pull(x).force / self._force_unit()
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        centres = self.memories[chosen]
+        noise = torch.empty_like(centres).normal_(generator=generator)
         shape = self._shape()
-        if shape is None:
-            return super()._draw_about(chosen, generator)
-        noise = torch.empty_like(self.memories[chosen]).normal_(generator=generator)
-        if (own := shape.precision) is not None:
-            if own.ndim == 3:
-                root = torch.linalg.cholesky(own)[chosen]
-                noise = torch.linalg.solve_triangular(root.mT, noise[..., None], upper=True)[..., 0]
-            else:
-                noise = noise / own[chosen].sqrt()
-        return self.memories[chosen] + shape.to_data(noise)
+        return centres + (self.sigma * noise if shape is None else shape.spread(noise, chosen))
 
 
 @final
-class GaussianKDE(ShapedMemory):
+class GaussianKDE(GaussianMemory):
     r"""Gaussian kernel density estimator of width sigma; beta = 1 / sigma^2 of Hopfield networks.
 
     .. math::
@@ -277,6 +393,7 @@ class GaussianKDE(ShapedMemory):
 
     translation_invariant = True
     bandwidth: Tensor
+    covariance: Tensor | None
     factors: Tensor | None
     # The rule that chose sigma, such as "auto".
     _sigma_rule: str | None = None
@@ -393,11 +510,14 @@ class GaussianKDE(ShapedMemory):
             return torch.diag(self.variance.expand(self.dim))
         return self.variance * self.covariance
 
-    def _part(self, known: Tensor) -> dict[str, Any]:
-        covariance = None if self.covariance is None else self.covariance[known][:, known]
-        sigma = self.sigma if self.sigma.ndim == 0 else self.sigma[known]
-        settings = {"sigma": sigma, "covariance": covariance, "factors": self.factors}
-        return settings | {"log_weights": self.log_weights}
+    def _part(self, memories: Tensor, chosen: Tensor, **others: Any) -> GaussianKDE:
+        covariance = None if self.covariance is None else self.covariance[chosen][:, chosen]
+        sigma = self.sigma if self.sigma.ndim == 0 else self.sigma[chosen]
+        settings = self._settings() | {"sigma": sigma, "covariance": covariance} | others
+        if "covariance" in others:
+            settings["sigma"] = 1.0
+        settings["index"] = "auto"
+        return self._alike(GaussianKDE(memories, **settings))
 
 
 def _only(name: str, given: Any, own: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.special import scaled_modified_bessel_k0, scaled_modified_bessel_k1
 
-from isthmus.distribution import Kernel, Line, ball, laplace, student
+from isthmus.distribution import Laplace, Line
 from isthmus.kernel.attention import Attention
 from isthmus.kernel.logits import distance_logits, needs_float64
 from isthmus.memories.base import MarginalMemory, WeightedMemory, keep_observed
@@ -54,8 +54,8 @@ class RadialKDE(WeightedMemory, MarginalMemory):
         """Draw distances in units of the bandwidth from gamma variables of a shape. (n,)."""
 
     @abstractmethod
-    def _coordinate(self) -> Kernel:
-        """Return the distribution of one coordinate of a kernel, in units of the bandwidth."""
+    def _coordinate(self) -> Any:
+        """Return the distribution of a coordinate of a kernel of bandwidth 1, as scipy.stats."""
 
     def _line(self, column: int) -> Line:
         width, kernel = self.bandwidth, self._coordinate()
@@ -161,8 +161,11 @@ class BallKDE(RadialKDE):
         inside = squares < self.bandwidth.square()
         return torch.where(inside, -2 * self.bandwidth.log(), -torch.inf).to(squares.dtype)
 
-    def _coordinate(self) -> Kernel:
-        return ball(self.power + 0.5 * (self.dim - 1))
+    def _coordinate(self) -> Any:
+        from scipy import stats
+
+        power = self.power + 0.5 * (self.dim + 1)
+        return stats.beta(power, power, loc=-1, scale=2)
 
     def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
         inner, outer = gamma(0.5 * self.dim, n), gamma(self.power + 1, n)
@@ -308,8 +311,10 @@ class LaplaceKDE(RadialKDE):
         share = torch.where(own > 0, share, 1.0)[..., None]
         return keep_observed(torch.lerp(x, super()._step(x), share), x, held)
 
-    def _coordinate(self) -> Kernel:
-        return laplace(self.dim)
+    def _coordinate(self) -> Any:
+        from scipy import stats
+
+        return stats.laplace() if self.dim == 1 else Laplace(self.dim)
 
     def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
         return gamma(self.dim, n)
@@ -369,8 +374,10 @@ class StudentKDE(RadialKDE):
         slope = 0.5 * (self.dof + self.dim) / scale
         return self._log_kernel(squares, 0) + slope.log() - torch.log1p(squares / scale)
 
-    def _coordinate(self) -> Kernel:
-        return student(float(self.dof))
+    def _coordinate(self) -> Any:
+        from scipy import stats
+
+        return stats.t(float(self.dof))
 
     def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
         tiny = torch.finfo(torch.float64).tiny

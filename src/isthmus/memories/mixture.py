@@ -10,7 +10,7 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.index.policy import Setting
 from isthmus.memories.base import ComponentMeans
-from isthmus.memories.gaussian import ShapedMemory
+from isthmus.memories.gaussian import GaussianMemory
 from isthmus.memories.shape import Shape, root_of
 from isthmus.validation import as_choice, as_entries, as_positive, as_tensor
 
@@ -18,7 +18,7 @@ CovarianceType = Literal["full", "tied", "diag", "spherical"]
 
 
 @final
-class Mixture(ComponentMeans, ShapedMemory):
+class Mixture(ComponentMeans, GaussianMemory):
     r"""ClAM's energy: a finite mixture of Gaussians with beta = 1 / (2 sigma^2).
 
     Components are round unless a covariance is given.
@@ -61,6 +61,7 @@ class Mixture(ComponentMeans, ShapedMemory):
     """
 
     translation_invariant = True
+    covariance: Tensor | None
 
     def __init__(
         self,
@@ -121,6 +122,11 @@ class Mixture(ComponentMeans, ShapedMemory):
         own = name == "covariance" and self.covariance_type != "tied"
         return own or super()._is_per_memory(name, value)
 
+    @property
+    def is_round(self) -> bool:
+        """True if all kernels have one variance in all directions."""
+        return self.covariance is None
+
     def _energy_of(self, x: Tensor, logsumexp: Tensor) -> Tensor:
         if self.covariance is not None:
             logsumexp = logsumexp - self._log_scale
@@ -147,11 +153,11 @@ class Mixture(ComponentMeans, ShapedMemory):
         full = self.covariance_type == "full" or self.covariance.ndim == 2
         return self.covariance if full else torch.diag_embed(self.covariance)
 
-    def _part(self, known: Tensor) -> dict[str, Any]:
+    def _part(self, memories: Tensor, chosen: Tensor, **others: Any) -> Mixture:
         covariance, kind = self.covariance, self.covariance_type
         if covariance is not None and kind != "spherical":
             matrix = kind == "full" or (kind == "tied" and covariance.ndim == 2)
-            covariance = covariance[..., known]
-            covariance = covariance[..., known, :] if matrix else covariance
-        settings = {"covariance": covariance, "covariance_type": kind, "beta": self.beta}
-        return settings | {"log_weights": self.log_weights}
+            covariance = covariance[..., chosen]
+            covariance = covariance[..., chosen, :] if matrix else covariance
+        settings = self._settings() | {"covariance": covariance, "index": "auto"} | others
+        return self._alike(Mixture(memories, **settings))

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError
 from isthmus.index.policy import Kernel, Setting
-from isthmus.kernel.attention import Attention, attend_centred
+from isthmus.kernel.attention import Attention
 from isthmus.memories.base import AtBeta, unit_rows
-from isthmus.memories.mixture import Mixture
-from isthmus.memories.round import GaussianMemory
+from isthmus.memories.gaussian import GaussianMemory
 from isthmus.validation import as_flag, as_points, as_positive, is_transforming
 
 BLOCK_ROWS = 2**14
@@ -81,18 +80,6 @@ class ModernHopfield(AtBeta, GaussianMemory):
         """Log of the sum over n of ``exp(beta |x_n|^2 / 2)``."""
         return torch.logsumexp(0.5 * self.beta * self.memories.square().sum(1), 0)
 
-    def condition(self, x: Any, observed: Any = None) -> Mixture:
-        """Return :meth:`GaussianKDE.condition` as a smaller :class:`Mixture`.
-
-        >>> import torch, isthmus as ist
-        >>> memory = ist.ModernHopfield(torch.tensor([[1.0, 5.0], [-1.0, -5.0]]), beta=4.0)
-        >>> memory.condition(torch.tensor([0.9, float("nan")]))
-        Mixture(N=2, D=1, beta=2, weighted=True, float32)
-        """
-        weights = self.log_mixing_weights.to(self.memories)
-        whole = Mixture(self.memories, 0.5 * self.beta, weights)
-        return self._alike(whole.condition(x, observed))
-
     def _kernel(self) -> Kernel:
         return self.beta, None, "dot"
 
@@ -100,9 +87,7 @@ class ModernHopfield(AtBeta, GaussianMemory):
         if seen is not None:
             return super()._attend_density(x, seen)
         # Weights that are normalised in float64 keep digits that the dot products lose.
-        keys, kernel = self._keys(), self._density_kernel()
-        found = self._pruning.attention(x, keys, kernel)
-        found = attend_centred(x, keys, *kernel) if found is None else found
+        found = self._pruning.attend(x, self._keys(), *self._density_kernel())
         return Attention(found.logsumexp - self._log_scale, found.mean)
 
     def _energy_of(self, x: Tensor, logsumexp: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +12,16 @@ from isthmus.errors import InvalidInputError
 from isthmus.index.policy import Kernel, Pruning
 from isthmus.kernel.attention import Attention, attend_centred
 from isthmus.kernel.logits import Keys, attention_logits
-from isthmus.memories.round import Pull
 from isthmus.validation import as_entries, is_transforming
+
+
+class Pull(NamedTuple):
+    """What the memories do to points: the log-sum-exp of their kernels, the force and a step."""
+
+    logsumexp: Tensor  # (...)
+    force: Tensor  # minus the gradient of the energy, in a unit of the memory's. (..., D)
+    target: Tensor  # where a step leads. (..., D)
+    precision: Tensor | None = None  # mean of the kernels', up to a factor, if full. (..., D, D)
 
 
 class Shape:
@@ -90,8 +98,8 @@ class Shape:
         z, mean_precision = self.to_round(x), None
         if self.precision is None:
             kernel: Kernel = (self.half, self.bias, "sqeuclidean")
-            pruned = self.pruning and self.pruning.attention(z, self.keys, kernel)
-            found = pruned or attend_centred(z, self.keys, *kernel)
+            attend = attend_centred if self.pruning is None else self.pruning.attend
+            found = attend(z, self.keys, *kernel)
             force = move = found.mean - (z - self.keys.centre)
         else:
             found = attend_centred(self._features(z), self.keys, 2 * self.half, self.bias, "dot")
@@ -109,12 +117,26 @@ class Shape:
         shared = self.inverse.mT @ self.inverse
         return Pull(found.logsumexp, force @ self.inverse, x + move @ self.root.mT, shared)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Return the logarithm of each kernel. (..., D) -> (..., N)"""
-        z = self.to_round(x)
+    def logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        """Return the logarithms of kernels over the coordinates seen, up to a term per point."""
+        z = self.to_round(x) if seen is None else torch.where(seen, self.to_round(x), 0.0)
         if self.precision is None:
-            return attention_logits(z, self.keys, self.bias, self.half, "sqeuclidean")
-        return attention_logits(self._features(z), self.keys, self.bias, 2 * self.half, "dot")
+            return attention_logits(z, self.keys, self.bias, self.half, "sqeuclidean", seen)
+        if seen is None:
+            return attention_logits(self._features(z), self.keys, self.bias, 2 * self.half, "dot")
+        queries, keys = self._seen_features(z, seen)
+        return attention_logits(queries, Keys(keys), self.log_weights, 2 * self.half, "dot")
+
+    def spread(self, noise: Tensor, chosen: Tensor) -> Tensor:
+        """Return displacements from the chosen memories (n,), of standard normal noise (n, D)."""
+        if self.precision is not None:
+            own = self.precision[chosen]
+            if own.ndim == 3:
+                root = torch.linalg.cholesky(own).mT
+                noise = torch.linalg.solve_triangular(root, noise[..., None], upper=True)[..., 0]
+            else:
+                noise = noise / own.sqrt()
+        return self.to_data(noise)
 
     def pooled(self, x: Tensor, values: Tensor) -> Attention:
         """Return the log-sum-exp and the mean of values (N, V) over the memories. (..., V)"""
@@ -136,14 +158,6 @@ class Shape:
             found = _pooled(*self._seen_features(z, seen), self.log_weights, self.mapped)
             mean = found.mean
         return Attention(found.logsumexp - log_scale, mean * self.root)
-
-    def marginal_logits(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Return logits of the coordinates seen, up to a term for each point. (..., N)"""
-        z = torch.where(seen, self.to_round(x), 0.0)
-        if self.precision is None:
-            return attention_logits(z, self.keys, self.bias, self.half, "sqeuclidean", seen)
-        queries, keys = self._seen_features(z, seen)
-        return attention_logits(queries, Keys(keys), self.log_weights, 2 * self.half, "dot")
 
     def _seen_features(self, z: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys whose products are logits of the coordinates seen."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.distribution import NORMAL, Line, student
+from isthmus.distribution import Line
 from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.memories.base import WeightedMemory, keep_observed
 from isthmus.memories.gaussian import as_columns, patterns
@@ -289,9 +289,11 @@ class StudentRows(WeightedMemory):
     def _line(self, column: int) -> Line:
         if column >= self.n_numbers:
             raise self._missing("distribution function of a category", "It has probabilities")
+        from scipy import stats
+
         one = self._columns([column], [])
         dof = one.dof.numpy(force=True)
-        kernel = NORMAL if np.isinf(dof).all() else student(dof)
+        kernel = None if np.isinf(dof).all() else stats.t(dof)
         return Line.of(one.log_mixing_weights, one.means[:, 0], one.scale_trils.reshape(-1), kernel)
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
