@@ -54,7 +54,7 @@ class LogIntegral:
     """The logarithm of an integral, and its error, both (...).
 
     The error of quadrature is the difference from half the resolution; that of annealing is one
-    standard error, which `effective_samples`, of its weights, near 1 make worthless.
+    standard error, which is worthless if `effective_samples`, of its weights, is near 1.
     """
 
     value: Tensor
@@ -168,19 +168,9 @@ def annealed_log_normalizer(
     Particles start in :math:`N(0, s^2 I)` and move by Hamiltonian Monte Carlo while the energy
     turns into the given one. The logarithm of their mean weight is slightly too low on average.
 
-    Parameters
-    ----------
-    energy : Energy
-    scale : float
-        s, wide enough to cover the density.
-    batch : int, optional
-        Number of contexts B, if the energy has a batch of them: points (B, M, D).
-    particles, temperatures, leapfrogs : int
-        More of each lower the error.
-    seed : int
+    The scale s should cover the density; more particles, temperatures and leapfrogs lower the
+    error. `batch` is the number of contexts B of an energy that takes points (B, M, D).
 
-    Examples
-    --------
     >>> import torch, isthmus as ist
     >>> from isthmus.normalizer import annealed_log_normalizer
     >>> kde = ist.GaussianKDE(torch.zeros(1, 5), sigma=0.5)
@@ -265,20 +255,6 @@ def _grid_log_normalizer(energy: Energy, dim: int, tol: float) -> LogIntegral:
         )
     # The mass outside halves with every doubling for the tails of Cauchy's density.
     return LogIntegral(found.value, found.error + 3 * tail)
-
-
-def _warn_if_poor(found: LogIntegral, particles: int) -> None:
-    effective, advice = found.effective_samples, "give centre and scale"
-    few = effective is not None and bool(effective < SMALL_SHARE * particles)
-    if effective is not None:
-        advice = "raise temperatures and particles, or " + advice
-    if few or bool(found.error > LARGE_ERROR):
-        warnings.warn(
-            f"The log-normaliser is uncertain: its error is {float(found.error):.2g} nats"
-            f"{', and the effective sample size is small' if few else ''}. To lower it, {advice}.",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 class NormalizedEnergy(Wrapper):
@@ -372,6 +348,14 @@ def with_normalizer(
         )
     else:
         found = _grid_log_normalizer(standard, dim, tol)
-    _warn_if_poor(found, particles)
+    few = found.effective_samples is not None and found.effective_samples < SMALL_SHARE * particles
+    if few or found.error > LARGE_ERROR:
+        warnings.warn(
+            f"The log-normaliser is uncertain: its error is {float(found.error):.2g} nats"
+            f"{', and the effective sample size is small' if few else ''}. Give centre and scale, "
+            "or raise temperatures and particles, which annealing has.",
+            UserWarning,
+            stacklevel=2,
+        )
     value = found.value + width.log().sum()
     return NormalizedEnergy(energy, LogIntegral(value, found.error, found.effective_samples))

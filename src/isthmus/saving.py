@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus import memories
 from isthmus.compose import Affine, WeightedSum
@@ -36,6 +37,7 @@ NETWORKS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (DeepMemory, EnergyTransformerBlock, NeuralEnergy, VisibleMemory)
 }
+AFFINE_PARTS, INTEGRAL_PARTS = ("scale", "matrix", "shift"), ("value", "error", "effective_samples")
 
 
 def save(energy: Energy, path: str | Path) -> None:
@@ -54,7 +56,7 @@ def save(energy: Energy, path: str | Path) -> None:
     """
     target = check_writable(as_path(path, "path"), "path")
     writer = _Writer()
-    content = json.dumps(writer.describe(energy), sort_keys=True)
+    content = json.dumps(writer.described(energy), sort_keys=True)
     write_archive(target, FORMAT, content, writer.arrays)
 
 
@@ -65,7 +67,32 @@ def load(path: str | Path) -> Energy:
     """
     metadata, arrays = read_archive(as_path(path, "path"), (FORMAT,))
     with reading(path, "energy", "This version of isthmus cannot read it."):
-        return _read(json.loads(metadata["content"]), arrays)
+        energy: Energy = _read(json.loads(metadata["content"]), arrays)
+        return energy
+
+
+def _parts(energy: Energy) -> dict[str, Any]:
+    """Return what a file holds of an energy: its kind, energies, tensors and plain settings."""
+    kind = type(energy).__name__
+    if isinstance(energy, memories.TableMixture):
+        parts = {name: getattr(energy, name) for name in ("numbers", "shares", "log_weights")}
+        return {"kind": kind, "arrays": energy.returns_arrays, **parts}
+    if type(energy) in (*KINDS.values(), *NETWORKS.values()):
+        state, settings = energy.state_dict(), cast(Any, energy)._settings()
+        arrays = energy.returns_arrays
+        return {"kind": kind, "state": state, "arrays": arrays, "settings": settings}
+    if isinstance(energy, Affine):
+        parts = {name: getattr(energy, name) for name in AFFINE_PARTS}
+        return {"kind": kind, "inner": energy.inner, "parts": parts}
+    if isinstance(energy, WeightedSum):
+        terms = {"terms": list(energy), "weights": energy.weights}
+        return {"kind": kind, "tempered": energy.tempered, **terms}
+    if isinstance(energy, NormalizedEnergy):
+        return {"kind": kind, "inner": energy.inner, **vars(energy.normalizer)}
+    raise UnsupportedOperationError(
+        f"{kind} cannot be saved as an energy. Models of isthmus.incontext have save_pretrained; "
+        "for an energy of your own, save its state_dict()."
+    )
 
 
 class _Writer:
@@ -75,57 +102,19 @@ class _Writer:
         self.arrays: Arrays = {}
         self._names: dict[tuple[Any, ...], str] = {}
 
-    def describe(self, energy: Energy) -> dict[str, Any]:
-        """Return the description of an energy."""
-        kind = type(energy)
-        if isinstance(energy, memories.TableMixture):
-            inner = energy.numbers
-            return {
-                "kind": "TableMixture",
-                "numbers": None if inner is None else self.describe(inner),
-                "shares": [self.value("shares", each) for each in energy.shares],
-                "log_weights": self.value("log_weights", energy.log_weights),
-                "arrays": energy.returns_arrays,
-            }
-        if kind in (*KINDS.values(), *NETWORKS.values()):
-            state, settings = energy.state_dict(), cast(Any, energy)._settings()
-            if kind in KINDS.values():
-                settings = {name: self.value(name, each) for name, each in settings.items()}
-            return {
-                "kind": kind.__name__,
-                "state": {name: self.value(name, each) for name, each in state.items()},
-                "arrays": energy.returns_arrays,
-                "settings": settings,
-            }
-        if isinstance(energy, Affine):
-            parts = {name: self.value(name, getattr(energy, name)) for name in AFFINE_PARTS}
-            return {"kind": "Affine", "inner": self.describe(energy.inner), "parts": parts}
-        if isinstance(energy, WeightedSum):
-            terms = [self.describe(term) for term in energy]
-            weights = self.value("weights", energy.weights)
-            return {
-                "kind": "WeightedSum",
-                "terms": terms,
-                "weights": weights,
-                "tempered": energy.tempered,
-            }
-        if isinstance(energy, NormalizedEnergy):
-            found = energy.normalizer
-            parts = {name: self.value(name, getattr(found, name)) for name in INTEGRAL_PARTS}
-            return {"kind": "NormalizedEnergy", "inner": self.describe(energy.inner)} | parts
-        raise UnsupportedOperationError(
-            f"{type(energy).__name__} cannot be saved as an energy. Models of isthmus.incontext "
-            "have save_pretrained; for an energy of your own, save its state_dict()."
-        )
-
-    def value(self, name: str, value: Any) -> Any:
-        """Return a value as JSON, with tensors by name."""
+    def described(self, value: Any, name: str = "") -> Any:
+        """Return a value, under its name, as JSON."""
+        if isinstance(value, Energy):
+            value = _parts(value)
+        if isinstance(value, Mapping):
+            return {key: self.described(each, key) for key, each in value.items()}
+        if isinstance(value, list | tuple | nn.ParameterList):
+            return [self.described(each, name) for each in value]
         if isinstance(value, Tensor):
-            array = value.detach().cpu().contiguous()
             key = value.data_ptr(), value.dtype, value.shape, value.stride()
             if key not in self._names or not value.numel():
                 self._names[key] = f"{name}.{len(self.arrays)}"
-                self.arrays[self._names[key]] = array.numpy()
+                self.arrays[self._names[key]] = value.detach().cpu().contiguous().numpy()
             return {"tensor": self._names[key]}
         if isinstance(value, Index):
             return True  # built anew; an index has a file of its own
@@ -136,47 +125,40 @@ class _Writer:
         )
 
 
-AFFINE_PARTS, INTEGRAL_PARTS = ("scale", "matrix", "shift"), ("value", "error", "effective_samples")
-
-
-def _read(tree: dict[str, Any], arrays: Arrays) -> Energy:
-    """Rebuild an energy from its description."""
-
-    def value(entry: Any) -> Any:
-        if not isinstance(entry, dict):
-            return entry
-        return torch.from_numpy(np.array(arrays[entry["tensor"]]))
-
-    kind = tree["kind"]
-    if kind == "TableMixture":
-        shares = [value(each) for each in tree["shares"]]
-        if tree["numbers"] is None:
-            means = shares[0].new_zeros(len(shares[0]), 0)
-            mixture = memories.TableMixture(means, shares, log_weights=value(tree["log_weights"]))
-        else:
-            numbers = cast(memories.StudentMixture, _read(tree["numbers"], arrays))
-            mixture = memories.TableMixture(numbers.means, shares, **numbers._settings())
-        mixture.returns_arrays = bool(tree["arrays"])
-        return mixture
+def _read(tree: Any, arrays: Arrays) -> Any:
+    """Rebuild an energy, or a part of one, from its description."""
+    if isinstance(tree, list):
+        return [_read(each, arrays) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if "tensor" in tree:
+        return torch.from_numpy(np.array(arrays[tree["tensor"]]))
+    parts = {name: _read(each, arrays) for name, each in tree.items()}
+    if "kind" not in parts:
+        return parts
+    kind, state, settings = parts["kind"], parts.get("state"), parts.get("settings")
     if kind == "Affine":
-        parts = {name: value(tree["parts"][name]) for name in AFFINE_PARTS}
-        return Affine(_read(tree["inner"], arrays), **parts)
+        return Affine(parts["inner"], **{name: parts["parts"][name] for name in AFFINE_PARTS})
     if kind == "WeightedSum":
-        terms = [_read(term, arrays) for term in tree["terms"]]
-        return WeightedSum.of(terms, list(value(tree["weights"])), tempered=bool(tree["tempered"]))
+        return WeightedSum.of(parts["terms"], list(parts["weights"]), bool(parts["tempered"]))
     if kind == "NormalizedEnergy":
-        found = LogIntegral(*(value(tree[name]) for name in INTEGRAL_PARTS))
-        return NormalizedEnergy(_read(tree["inner"], arrays), found)
-    state = {name: value(entry) for name, entry in tree["state"].items()}
+        return NormalizedEnergy(parts["inner"], LogIntegral(*map(parts.get, INTEGRAL_PARTS)))
     if kind in NETWORKS:
-        if tree["settings"].get("depth", 0) > len(state):  # making them could take for ever
+        if settings.get("depth", 0) > len(state):  # making them could take for ever
             raise ValueError("its settings name more layers than it has")
         with torch.device("meta"):  # no memory, whatever width the settings name
-            network: Energy = NETWORKS[kind]._restored(tree["settings"])
+            network: Energy = NETWORKS[kind]._restored(settings)
         network.load_state_dict(state, assign=True)
         return network.eval().requires_grad_(False)
-    settings = {name: value(entry) for name, entry in tree["settings"].items()}
-    energy = KINDS[kind](state["memories"], **settings)
-    energy.returns_arrays = bool(tree["arrays"])
-    energy.load_state_dict(state)
+    if kind == "TableMixture":
+        numbers, shares = parts["numbers"], parts["shares"]
+        if numbers is None:
+            means, given = shares[0].new_zeros(len(shares[0]), 0), {"log_weights": parts["log_weights"]}
+        else:
+            means, given = numbers.means, numbers._settings()
+        energy = memories.TableMixture(means, shares, **given)
+    else:
+        energy = KINDS[kind](state["memories"], **settings)
+        energy.load_state_dict(state)
+    energy.returns_arrays = bool(parts["arrays"])
     return energy

@@ -274,6 +274,7 @@ def _widened(energy: Energy, noise: float) -> Energy:
         if isinstance(energy, ModernHopfield):
             weights = energy.log_mixing_weights.to(energy.memories)
         return Mixture(energy.memories, 0.5 / (energy.variance + noise), weights)
+    spread: Any = None
     beta: Any = 1.0
     if isinstance(energy, Mixture):
         spread, kind, beta = energy.covariance, energy.covariance_type, energy.beta

@@ -27,20 +27,14 @@ BLOCK_NUMBERS = 2**22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chains:
-    """The draws of several chains, with diagnostics: all arrays if the draws are, else tensors.
-
-    Attributes
-    ----------
-    draws : Tensor (draws, chains, D)
-    acceptance : Tensor (chains,)
-        Mean acceptance probability of each chain after burn-in; 1 for unadjusted Langevin.
-    sampler : Sampler, optional
-        The sampler that made the draws, with its step size if that was tuned.
-    """
+    """The draws of several chains, with diagnostics: all arrays if the draws are, else tensors."""
 
     draws: Tensor
+    """The draws (draws, chains, D)."""
     acceptance: Tensor
+    """Mean acceptance probability of each chain after burn-in; 1 for Langevin. (chains,)"""
     sampler: Any = None
+    """The sampler that made the draws, with its step size if that was tuned."""
 
     @cached_property
     def r_hat(self) -> Tensor:

@@ -25,34 +25,27 @@ FEWEST_ROWS, FEWEST_COLUMNS, NORM_PROBES, CAPTURED = 32, 16, 64, 0.25
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Retrieval:
-    """The points at which a retrieval ended, as tensors if it began at tensors, else as arrays.
-
-    Attributes
-    ----------
-    state : Tensor (..., D)
-    energy : Tensor (...)
-        ``+inf`` marks a point that started outside the support of its energy and has not moved.
-    steps : Tensor (...) of int64
-        Number of updates of each row.
-    converged : Tensor (...) of bool
-        True for rows that came to rest within the limit, at a finite energy.
-    trace : Tensor (T + 1, ..., D) or None
-        All states from the start on, if requested.
-    memory : Tensor (...) of int64 or None
-        The memory with the largest responsibility for the final point; -1 where there is none in
-        reach. None if the energy has no memories.
-    """
+    """The points at which a retrieval ended, as tensors if it began at tensors, else as arrays."""
 
     state: Tensor
+    """The points (..., D)."""
     energy: Tensor
+    """Their energies (...); ``+inf`` of points that began outside the support and did not move."""
     steps: Tensor
+    """Number of updates of each row. (...) of int64."""
     converged: Tensor
+    """True for rows that came to rest within the limit, at a finite energy. (...) of bool."""
     trace: Tensor | None = None
+    """All states from the start on, if requested. (T + 1, ..., D)."""
     source: Energy | None = None
+    """The energy that was descended."""
 
     @cached_property
     def memory(self) -> Any:
-        """The memory at which each row ended."""
+        """The memory with the largest responsibility for each point, (...) of int64, or None.
+
+        It is -1 where no memory is in reach, and None if the energy has no memories.
+        """
         if self.source is None:
             return None
         shape = self.state.shape
@@ -167,8 +160,7 @@ def retrieve(
         (found.resting & torch.isfinite(final)).reshape(shape[:-1]),
         torch.stack(history).to(dtype).reshape(len(history), *shape) if trace else None,
     )
-    state, final, steps, converged, path = as_given(ends, x)
-    return Retrieval(state, final, steps, converged, path, energy)
+    return Retrieval(*as_given(ends, x), energy)
 
 
 def _warn_of_runaways(start: Tensor, found: Descent, final: Tensor) -> None:
@@ -224,21 +216,20 @@ def require_pointwise(energy: Energy, points: Tensor) -> None:
     """
     if energy._is_pointwise or len(points) == 0:
         return
-    name, pair, energies = type(energy).__name__, points[[0, -1]], []
-    for some in (pair[:1], pair[1:], pair):
-        try:
-            energies.append(energy._energy(some))
-            shape = tuple(energies[-1].shape)
-            fault = "" if shape == (len(some),) else f"returns shape {shape}"
-        except ShapeError as error:
-            fault = f"raises an error ({error})"
-        if fault:
-            raise ShapeError(
-                f"retrieve and sample move points (n, D) one by one, but {name}.energy {fault} "
-                f"for points of shape {tuple(some.shape)} where ({len(some)},) is expected. If it "
-                "is an energy of a batch of contexts, condition on one context at a time."
-            )
-    first, second, both = energies
+    name, pair, fault = type(energy).__name__, points[[0, -1]], ""
+    try:
+        first, second, both = (energy._energy(each) for each in (pair[:1], pair[1:], pair))
+        if wrong := [each.shape for each in (first, second) if each.shape != (1,)]:
+            fault = f"returns shape {tuple(wrong[0])} for one point"
+        elif both.shape != (2,):
+            fault = f"returns shape {tuple(both.shape)} for two points"
+    except ShapeError as error:
+        fault = f"raises an error ({error})"
+    if fault:
+        raise ShapeError(
+            f"retrieve and sample move points (n, D) one by one, but {name}.energy {fault}. If it "
+            "is an energy of a batch of contexts, condition on one context at a time."
+        )
     # Large coordinates may cancel.
     rounding = 100 * torch.finfo(pair.dtype).eps * float(pair.square().max())
     if not torch.allclose(

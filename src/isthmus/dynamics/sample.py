@@ -63,7 +63,6 @@ def sample(
         Starting points of the chains. Default: memories drawn in proportion to their weights, if
         the energy, or what it is made of, has memories; else standard normal points.
     seed : int or torch.Generator
-        The same seed gives the same draws; torch's global stream is not touched.
     burn_in : int, optional
         Number of steps of each chain before its draws begin. Default: 1000 for Langevin and
         MALA; for HMC 1000 leapfrogs, in at least 100 trajectories.
@@ -136,12 +135,6 @@ def sample_chains(
     Parameters are those of :func:`sample`, except that `draws` is the number of draws of each
     chain. Each chain makes ``burn_in + draws * thin`` steps.
 
-    Returns
-    -------
-    Chains
-
-    Examples
-    --------
     >>> import torch, isthmus as ist
     >>> memory = ist.GaussianKDE(torch.zeros(1, 2), 1.0)
     >>> ist.sample_chains(memory, 500, ist.HMC(step_size=0.5, n_leapfrog=3))

@@ -180,13 +180,6 @@ class MALA(Adjusted):
         finds the step size for it.
     temperature : float
         T, as in :class:`Langevin`.
-
-    Examples
-    --------
-    >>> import torch, isthmus as ist
-    >>> memory = ist.GaussianKDE(torch.zeros(1, 2), 1.0)
-    >>> ist.sample(memory, 5, ist.MALA(step_size=0.5), burn_in=10).shape
-    torch.Size([5, 2])
     """
 
     step_size: float = 0.1

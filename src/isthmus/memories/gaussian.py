@@ -137,7 +137,7 @@ class GaussianMemory(WeightedMemory, MarginalMemory):
         return 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
 
     def log_normalizer(self) -> Tensor:
-        """Return the log-normaliser log Z, a scalar tensor: log W + (D/2) log(2 pi s^2) if round."""
+        """Return log Z, a scalar tensor; log W + (D/2) log(2 pi s^2) if kernels are round."""
         return self.log_total_weight + self._log_scale
 
     def _kernel(self) -> Kernel:

@@ -66,7 +66,7 @@ class TabulatedDensity:
 @torch.no_grad()
 def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> TabulatedDensity:
     """Return the density of a memory on a grid; see :meth:`GaussianKDE.on_grid`."""
-    from scipy.ndimage import convolve1d
+    from scipy.ndimage import gaussian_filter
 
     cells = as_count(cells_per_sigma, "cells_per_sigma", at_least=2, at_most=1000)
     reach = as_number(reach, "reach", at_least=3, at_most=30)
@@ -88,10 +88,7 @@ def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> Tabula
         )
     weights = kde.log_mixing_weights.detach().double().exp().numpy()
     density = _binned((memories - low) / step, weights, tuple(shape.tolist()))
-    offsets = np.arange(-int(np.ceil(reach * cells)), int(np.ceil(reach * cells)) + 1)
-    kernel = np.exp(-0.5 * np.square(offsets / cells)) / (cells * np.sqrt(2 * np.pi))
-    for axis in range(kde.dim):
-        density = convolve1d(density, kernel, axis=axis, mode="constant") / step[axis]
+    density = gaussian_filter(density, cells, mode="constant", truncate=reach) / step.prod()
     # Shares of a memory may be negative; what they leave far from all memories counts as zero.
     with np.errstate(divide="ignore"):
         table = np.log(np.maximum(density, 0.0))

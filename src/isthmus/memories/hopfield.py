@@ -24,8 +24,21 @@ class PolynomialMemory(Memory):
 
     degree: int
     rectified: bool
-    states: States
-    update: Update
+
+    def __init__(self, memories: Any, states: States | None, update: Update) -> None:
+        super().__init__(memories)
+        if states is None:
+            signs = bool((self.memories.detach().abs() == 1).all())
+            states = "binary" if signs else "continuous"
+        as_choice(states, "states", ("binary", "continuous"))
+        as_choice(update, "update", ("synchronous", "asynchronous"))
+        if update == "asynchronous" and states == "continuous":
+            raise InvalidInputError(
+                "Continuous states move on a sphere, all coordinates at once; "
+                "use update='synchronous', or states='binary'."
+            )
+        self.states: States = states
+        self.update: Update = update
 
     def _overlaps(self, x: Tensor) -> Tensor:
         """Return D times m, rectified if need be. (..., D) -> (..., N)"""
@@ -141,9 +154,7 @@ class Hopfield(PolynomialMemory):
         update: Update = "synchronous",
         zero_diagonal: bool = False,
     ) -> None:
-        super().__init__(memories)
-        self.states = chosen_states(self.memories, states, update)
-        self.update: Update = update
+        super().__init__(memories, states, update)
         self.zero_diagonal = as_flag(zero_diagonal, "zero_diagonal")
         synchronous_signs = update == "synchronous" and self.states == "binary"
         self.step_descends = not (synchronous_signs and self.zero_diagonal)
@@ -155,11 +166,7 @@ class Hopfield(PolynomialMemory):
         return require_range(-0.5 * (x * self._score(x)).sum(-1), "The energy")
 
     def _score(self, x: Tensor) -> Tensor:
-        if self.n_memories <= self.dim:
-            force = (x @ self.memories.mT) @ self.memories
-        else:
-            force = x @ (self.memories.mT @ self.memories)
-        force = force / self.n_memories
+        force = (x @ self.memories.mT) @ self.memories / self.n_memories
         force = force - x * self._diagonal() if self.zero_diagonal else force
         return require_range(force, "The force")
 
@@ -193,10 +200,8 @@ class DenseAssociativeMemory(PolynomialMemory):
     memories : array or Tensor (N, D)
     degree : int
         d, from 2 to a million. Larger degrees store more and tell more similar patterns apart.
-    states : {"binary", "continuous"}, optional
-        By default binary if every entry of `memories` is -1 or 1.
-    update : {"synchronous", "asynchronous"}
-        Change all coordinates of a binary state at once, or one after another, in order.
+    states, update
+        As in :class:`Hopfield`.
     rectified : bool
         Ignore negative overlaps. Without it, `degree` must be even, and the negative of each
         memory is a memory as well.
@@ -224,7 +229,7 @@ class DenseAssociativeMemory(PolynomialMemory):
         update: Update = "synchronous",
         rectified: bool = True,
     ) -> None:
-        super().__init__(memories)
+        super().__init__(memories, states, update)
         self.degree = as_count(degree, "degree", at_least=2, at_most=10**6)
         self.rectified = as_flag(rectified, "rectified")
         if not self.rectified and self.degree % 2:
@@ -232,8 +237,6 @@ class DenseAssociativeMemory(PolynomialMemory):
                 f"An odd degree, {self.degree}, is convex only if it is rectified. Use an even "
                 "degree or rectified=True."
             )
-        self.states = chosen_states(self.memories, states, update)
-        self.update: Update = update
 
     def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         """Return the share of each memory in the energy, zeros where every overlap is."""
@@ -246,18 +249,3 @@ def sign_of(force: Tensor, current: Tensor) -> Tensor:
     """Return the sign of `force`; where it is zero, that of `current`; +1 if both are zero."""
     chosen = torch.where(force == 0, current, force)
     return torch.where(chosen < 0, -1.0, 1.0).to(force.dtype)
-
-
-def chosen_states(memories: Tensor, states: States | None, update: Update) -> States:
-    """Return the kind of states, by default that of the memories, checked against the update."""
-    if states is None:
-        signs = bool((memories.detach().abs() == 1).all())
-        states = "binary" if signs else "continuous"
-    as_choice(states, "states", ("binary", "continuous"))
-    as_choice(update, "update", ("synchronous", "asynchronous"))
-    if update == "asynchronous" and states == "continuous":
-        raise InvalidInputError(
-            "Continuous states move on a sphere, all coordinates at once; "
-            "use update='synchronous', or states='binary'."
-        )
-    return states

@@ -31,6 +31,12 @@ class RadialKDE(WeightedMemory, MarginalMemory):
     Meer, 2002): the sum lies above its tangent in the squared distances, which is largest where
     the weighted mean is. Where every kernel is zero, the energy is +inf; the score is zero and a
     step does not move.
+
+    Parameters
+    ----------
+    memories : array or Tensor (N, D)
+    bandwidth : float or scalar Tensor
+        h, the unit of distances.
     """
 
     translation_invariant = True
@@ -185,12 +191,6 @@ class EpanechnikovKDE(BallKDE):
     the score and all responsibilities are zero, and :meth:`step`, the plain mean of all memories
     within h, does not move. Retrieval ends after finitely many steps.
 
-    Parameters
-    ----------
-    memories : array or Tensor (N, D)
-    bandwidth : float or scalar Tensor
-        h, the radius of the kernel.
-
     Examples
     --------
     >>> import torch, isthmus as ist
@@ -216,12 +216,6 @@ class UniformKDE(BallKDE):
 
     Between the edges of the balls the energy is constant and the score zero. :meth:`step` moves to
     the mean of the memories in reach if no fewer are in reach there, and else stays.
-
-    Parameters
-    ----------
-    memories : array or Tensor (N, D)
-    bandwidth : float or scalar Tensor
-        h, the radius of the balls.
 
     Examples
     --------
@@ -257,12 +251,6 @@ class LaplaceKDE(RadialKDE):
     :meth:`step` is Weiszfeld's: the mean of the memories, weighted by responsibility over
     distance. Memories at x itself keep their cusp in the bound (Vardi and Zhang, 2000).
 
-    Parameters
-    ----------
-    memories : array or Tensor (N, D)
-    bandwidth : float or scalar Tensor
-        h, the scale of the kernel.
-
     Examples
     --------
     >>> import torch, isthmus as ist
@@ -279,9 +267,8 @@ class LaplaceKDE(RadialKDE):
         squares = x.new_zeros(len(x), len(memories))
         for d in range(self.dim):
             apart = x[:, d, None] - memories[:, d]
-            squares = (
-                squares + (apart if observed is None else apart * observed[:, d, None]).square()
-            )
+            apart = apart if observed is None else apart * observed[:, d, None]
+            squares = squares + apart.square()
         return squares
 
     def _log_kernel(self, squares: Tensor, unseen: int | Tensor) -> Tensor:
@@ -296,10 +283,8 @@ class LaplaceKDE(RadialKDE):
         return math.log(2) + constant + found
 
     def _log_slope(self, squares: Tensor) -> Tensor:
-        slope = (
-            self._log_kernel(squares, 0) - _root(squares, 1.0).log() - (2 * self.bandwidth).log()
-        )
-        return torch.where(squares > 0, slope, -torch.inf)
+        scale = (2 * self.bandwidth * _root(squares, 1.0)).log()
+        return torch.where(squares > 0, self._log_kernel(squares, 0) - scale, -torch.inf)
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
         pull = self.bandwidth * self._score(x)
@@ -333,9 +318,8 @@ class StudentKDE(RadialKDE):
 
     Parameters
     ----------
-    memories : array or Tensor (N, D)
-    bandwidth : float or scalar Tensor
-        h, the scale of the kernel.
+    memories, bandwidth
+        As in :class:`isthmus.memories.RadialKDE`.
     dof : float or scalar Tensor
         Degrees of freedom, above zero. A kernel has a mean above 1 and a variance above 2.
 

@@ -68,12 +68,8 @@ class SparseHopfield(AtBeta, Memory):
     ) -> None:
         super().__init__(memories)
         self._store("beta", as_positive(beta, "beta", self.memories))
-        rule = Separation(separation, alpha)
-        self.alpha, self.separation = float(alpha), rule.family
-
-    @property
-    def _rule(self) -> Separation:
-        return Separation(self.separation, self.alpha)
+        self._rule = Separation(separation, alpha)
+        self.alpha, self.separation = float(alpha), self._rule.family
 
     @property
     def margin(self) -> float:

@@ -98,45 +98,42 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         return torch.where(held | ~force.any(-1, keepdim=True), x, moved)
 
     def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
-        logits = attention_logits(x, self._keys(), self.log_weights, self.beta, "dot")
+        same = x.dtype == self.memories.dtype
+        keys = self._keys() if same else self.directions.to(x.dtype)
+        bias = None if self.log_weights is None else self.log_weights.to(x.dtype)
+        logits = attention_logits(x, keys, bias, self.beta.to(x.dtype), "dot")
         if seen is not None:
-            # The free coordinates are von Mises-Fisher on a sphere of the length that is left.
-            squares = (~seen).to(x.dtype) @ self.directions.square().mT
-            lengths = squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
-            kappa, count = self.beta * _length_left(x) * lengths, (~seen).sum(-1, keepdim=True)
+            kappa, _ = self._free_parts(x, seen)
+            count = (~seen).sum(-1, keepdim=True)
             for one in set(count.flatten().tolist()) - {0}:
                 logits = torch.where(count == one, logits - log_vmf_normalizer(one, kappa), logits)
         return torch.softmax(logits, -1).to(x.dtype)
 
+    def _free_parts(self, x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return concentrations given what is seen, and lengths of directions, both (..., K).
+
+        The free coordinates are von Mises-Fisher on a sphere of the length that is left.
+        """
+        squares = (~seen).to(x.dtype) @ self.directions.to(x.dtype).square().mT
+        lengths = squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
+        return self.beta.to(x.dtype) * _length_left(x) * lengths, lengths
+
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
         """Put the unobserved coordinates of x at their exact mean given the observed ones."""
-        flat, seen_flat = x.reshape(-1, self.dim), seen.reshape(-1, self.dim)
-        too_long = torch.linalg.vector_norm(flat.detach(), dim=1) > 1 + LENGTH_SLACK
-        outside = int((too_long & ~seen_flat.all(1)).sum())
-        if outside:
+        too_long = torch.linalg.vector_norm(x.detach(), dim=-1) > 1 + LENGTH_SLACK
+        if outside := int((too_long & ~seen.all(-1)).sum()):
             raise OutsideSupportError(
-                f"{outside} of {len(flat)} rows have observed coordinates that are longer than 1, "
-                "so no unit vector has them. Scale the data to unit length first."
+                f"{outside} of {too_long.numel()} rows have observed coordinates that are longer "
+                "than 1, so no unit vector has them. Scale the data to unit length first."
             )
-        n_free = (~seen_flat).sum(1)
-        mean = flat.double().clone()
-        for count in set(n_free.tolist()) - {0}:
-            rows = n_free == count
-            mean[rows] = self._mean_of_free(flat[rows].double(), ~seen_flat[rows], count)
-        return torch.where(seen, x, mean.to(x.dtype).reshape(x.shape))
-
-    def _mean_of_free(self, x: Tensor, free: Tensor, count: int) -> Tensor:
-        """Return the means of rows that all lack `count` coordinates. (Q, D)."""
-        directions, beta = self.directions.double(), self.beta.double()
-        squares = free.double() @ directions.square().mT
-        lengths = squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
-        radius = _length_left(x)
-        kappa = beta * radius * lengths
-        bias = None if self.log_weights is None else self.log_weights.double()
-        logits = attention_logits(x, directions, bias, beta, "dot")
-        shares = torch.softmax(logits - log_vmf_normalizer(count, kappa), 1)
-        means: Tensor = radius * ((shares * vmf_mean_length(count, kappa) / lengths) @ directions)
-        return means
+        exact = x.double()
+        kappa, lengths = self._free_parts(exact, seen)
+        count, along = (~seen).sum(-1, keepdim=True), torch.zeros_like(kappa)
+        for one in set(count.flatten().tolist()) - {0}:
+            along = torch.where(count == one, vmf_mean_length(one, kappa) / lengths, along)
+        shares = self._responsibilities(exact, seen)
+        mean = _length_left(exact) * ((shares * along) @ self.directions.double())
+        return torch.where(seen, x, mean.to(x.dtype))
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         return sample_vmf(self.directions[chosen], self.beta, generator)
