@@ -200,6 +200,8 @@ def test_a_wrapper_can_do_all_that_its_energy_can(wrapped):
         lambda e: e.conditional_mean(x, known),
         lambda e: e.recall(x, [1.0, 2.0, 3.0]),
         lambda e: e.sample(5, seed=3),
+        lambda e: e.cdf(x[:, 0], 0),
+        lambda e: e.as_distribution().mean,
         lambda e: ist.retrieve(e, x).state,
         lambda e: ist.retrieve(e, x).memory,
         lambda e: ist.complete(e, torch.tensor([25.5, torch.nan], dtype=DOUBLE)),

@@ -310,32 +310,18 @@ def test_samples_feel_no_force_on_average(make_gaussian, memories):
     )
 
 
-def test_log_prob_of_some_coordinates_is_the_marginal_one(make_gaussian):
+def test_some_coordinates_have_the_marginal_density_and_responsibilities(make_gaussian):
     generator = torch.Generator().manual_seed(0)
     energy = make_gaussian(torch.randn(6, 2, generator=generator, dtype=DOUBLE))
     axis = torch.linspace(-12, 12, 4001, dtype=DOUBLE)
     line = torch.stack([torch.full_like(axis, 0.4), axis], 1)
-    expected = (energy.log_prob(line).exp().sum() * (axis[1] - axis[0])).log()
-    known = torch.tensor([[0.4, torch.nan]], dtype=DOUBLE)
-    found = energy.log_prob(known, ~torch.isnan(known))
-    torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-9)
-    nothing = energy.log_prob(known, torch.tensor([False, False]))
-    torch.testing.assert_close(nothing, torch.zeros_like(nothing))
-
-
-def test_responsibilities_from_some_coordinates_are_those_of_the_marginal(make_gaussian):
-    generator = torch.Generator().manual_seed(0)
-    energy = make_gaussian(torch.randn(6, 2, generator=generator, dtype=DOUBLE))
-    axis = torch.linspace(-12, 12, 4001, dtype=DOUBLE)
-    line = torch.stack([torch.full_like(axis, 0.4), axis], 1)
-    if isinstance(energy, ist.ModernHopfield):
-        shares = ist.Mixture(
-            energy.memories, energy.beta / 2, energy.log_mixing_weights
-        ).responsibilities(line)
-    else:
-        shares = energy.responsibilities(line)
     density = energy.log_prob(line).exp()
-    expected = density @ shares / density.sum()
     known = torch.tensor([0.4, torch.nan], dtype=DOUBLE)
-    found = energy.responsibilities(known, ~torch.isnan(known))
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+    seen = ~known.isnan()
+    expected = (density.sum() * (axis[1] - axis[0])).log()
+    torch.testing.assert_close(energy.log_prob(known, seen), expected, rtol=1e-9, atol=1e-9)
+    assert float(energy.log_prob(known, [False, False])) == pytest.approx(0, abs=1e-12)
+    if isinstance(energy, ist.ModernHopfield):
+        energy = ist.Mixture(energy.memories, energy.beta / 2, energy.log_mixing_weights)
+    shares = density @ energy.responsibilities(line) / density.sum()
+    torch.testing.assert_close(energy.responsibilities(known, seen), shares, rtol=1e-8, atol=1e-10)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from isthmus.distribution import Line
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
-from isthmus.validation import as_entries, as_number
+from isthmus.validation import as_entries
 
 __all__ = ["Affine", "WeightedSum", "Wrapper"]
 
@@ -97,6 +97,9 @@ class Wrapper(Energy):
             return super()._sample(n, seed)
         return self.to_outer(self.inner._sample(n, seed))
 
+    def _line(self, column: int) -> Line:
+        return self.inner._line(column)
+
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
         starts = self.inner._chain_starts(n, generator)
         return None if starts is None else self.to_outer(starts)
@@ -160,12 +163,7 @@ class Affine(Wrapper):
         super().__init__(energy)
         if scale is not None and matrix is not None:
             raise InvalidInputError("Give a scale or a matrix, not both.")
-        if energy.dim is None:
-            raise InvalidInputError(
-                f"{type(energy).__name__} has no number of coordinates. Give the class a "
-                "property dim."
-            )
-        dim, like = energy.dim, energy._template
+        dim, like = energy._known_dim(), energy._template
 
         def part(value: Any, name: str, *shapes: tuple[int, ...]) -> Tensor:
             entries = as_entries(value, name, like, *shapes, positive=False)
@@ -304,7 +302,8 @@ class WeightedSum(Wrapper):
         """Return the sum of energies times weights, and of inverse temperatures if `tempered`."""
         terms: list[Energy] = []
         factors: list[Tensor] = []
-        for energy, weight in zip(energies, map(_as_weight, weights), strict=True):
+        for energy, value in zip(energies, weights, strict=True):
+            weight = as_entries(value, "The weight of an energy", None, (), positive=False)
             if isinstance(energy, WeightedSum) and not energy.tempered and not tempered:
                 terms += list(energy)
                 factors += [weight.to(each) * each for each in energy.weights]
@@ -405,6 +404,10 @@ class WeightedSum(Wrapper):
             return super()._log_prob(x, seen)
         return self.inner._log_prob(x, seen)
 
+    def _line(self, column: int) -> Line:
+        same = self._alone and bool(self.weights == 1)
+        return super()._line(column) if same else Energy._line(self, column)
+
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
         """Return starting points of terms that have them, each term's as often as the others'."""
         found = [term._chain_starts(n, generator) for term in self]
@@ -453,15 +456,3 @@ def _plain(energy: Energy) -> Energy:
     if isinstance(energy, WeightedSum) and energy._alone and bool(energy.weights == 1):
         return _plain(energy.inner)
     return energy
-
-
-def _as_weight(value: Any) -> Tensor:
-    """Return a finite number as a scalar tensor, with its graph if it is one."""
-    if isinstance(value, Tensor):
-        if value.ndim or not value.is_floating_point():
-            raise ShapeError(
-                f"The weight of an energy must be one number, not a tensor {tuple(value.shape)}."
-            )
-        as_number(value.detach(), "The weight of an energy")
-        return value
-    return torch.tensor(as_number(value, "The weight of an energy"), dtype=torch.float64)

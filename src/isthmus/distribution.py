@@ -131,9 +131,8 @@ class EnergyDistribution(Distribution):
         self, energy: Energy, batch_shape: Any = (), validate_args: bool | None = None
     ) -> None:
         self.energy = energy
-        if energy.dim is None:
-            raise InvalidInputError("The energy has no number of coordinates, so no event shape.")
-        super().__init__(torch.Size(batch_shape), torch.Size([energy.dim]), validate_args)
+        event_shape = torch.Size([energy._known_dim()])
+        super().__init__(torch.Size(batch_shape), event_shape, validate_args)
 
     def __repr__(self) -> str:
         return f"EnergyDistribution({self.energy!r}, batch_shape={tuple(self.batch_shape)})"

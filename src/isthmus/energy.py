@@ -140,6 +140,12 @@ class Energy(nn.Module, ABC):
         """The number of coordinates D that inputs must have, or None if any number is allowed."""
         return None
 
+    def _known_dim(self, advice: str = "Give the class a property dim.") -> int:
+        if self.dim is None:
+            name = type(self).__name__
+            raise InvalidInputError(f"{name} has no number of coordinates. {advice}")
+        return self.dim
+
     @property
     def inverse_temperature(self) -> Tensor:
         """The factor between this energy and a negative log-density: a scalar tensor."""
@@ -174,11 +180,11 @@ class Energy(nn.Module, ABC):
         """Return a private method of checked points."""
         return self._answer(method, x, self.as_input(x), *rest)
 
-    def _holding(self, method: Callable[..., Any], x: Any, observed: Any = None, *rest: Any) -> Any:
+    def _holding(self, method: Callable[..., Any], x: Any, observed: Any = None) -> Any:
         """Return a private method of checked points, whose observed coordinates are kept."""
         points = self.as_input(x)
         held = () if observed is None else (as_mask(observed, "observed", points),)
-        return self._answer(method, x, points, *(held or (None,) * len(rest)), *rest)
+        return self._answer(method, x, points, *held)
 
     def _seeing(self, method: Callable[..., Any], x: Any, observed: Any = None) -> Any:
         """Return a private method of checked points, or of their observed coordinates alone."""
@@ -214,7 +220,7 @@ class Energy(nn.Module, ABC):
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put unobserved coordinates, possibly NaN, at their mean given the others. (..., D)."""
-        return self._answer(self._private("conditional_mean"), x, *self._partial(x, observed))
+        return self._seeing(self._private("conditional_mean"), x, observed)
 
     def recall(self, x: Any, values: Any) -> Tensor:
         """Return the mean of `values` under the responsibilities at x: hetero-association.

@@ -129,15 +129,6 @@ class Grid:
         return LogIntegral(value, (value - coarse).abs())
 
 
-def _dim(energy: Energy) -> int:
-    require_kind(energy, "energy", Energy)
-    if energy.dim is None:
-        raise InvalidInputError(
-            f"{type(energy).__name__} has no number of coordinates. Give the class a property dim."
-        )
-    return energy.dim
-
-
 class _Gaussian(Energy):
     """An isotropic Gaussian about the origin, where annealing starts."""
 
@@ -178,8 +169,9 @@ def annealed_log_normalizer(
     >>> bool((found.value - kde.log_normalizer()).abs() < 4 * found.error)
     True
     """
-    scale = as_number(scale, "scale", above=0)
-    dim, particles = _dim(energy), as_count(particles, "particles", at_least=2)
+    require_kind(energy, "energy", Energy)
+    scale, dim = as_number(scale, "scale", above=0), energy._known_dim()
+    particles = as_count(particles, "particles", at_least=2)
     generator = torch.Generator().manual_seed(as_seed(seed))
     shape = (particles, dim) if batch is None else (as_count(batch, "batch"), particles, dim)
     like = torch.empty(()) if energy._template is None else energy._template
@@ -338,7 +330,7 @@ def with_normalizer(
             return NormalizedEnergy(energy, LogIntegral(known, torch.zeros_like(known)))
         except UnknownNormalizerError:
             pass
-    dim = _dim(energy)
+    dim = energy._known_dim()
     place, width = _place(energy, centre, scale, dim, seed)
     # In coordinates about `place`, in units of `width`.
     standard = Affine(energy, scale=1 / width, shift=-place / width)

@@ -133,16 +133,18 @@ def _read(tree: Any, arrays: Arrays) -> Any:
         return tree
     if "tensor" in tree:
         return torch.from_numpy(np.array(arrays[tree["tensor"]]))
-    parts = {name: _read(each, arrays) for name, each in tree.items()}
+    parts: dict[str, Any] = {name: _read(each, arrays) for name, each in tree.items()}
     if "kind" not in parts:
         return parts
-    kind, state, settings = parts["kind"], parts.get("state"), parts.get("settings")
+    kind: str = parts["kind"]
+    state, settings = parts.get("state", {}), parts.get("settings", {})
     if kind == "Affine":
         return Affine(parts["inner"], **{name: parts["parts"][name] for name in AFFINE_PARTS})
     if kind == "WeightedSum":
         return WeightedSum.of(parts["terms"], list(parts["weights"]), bool(parts["tempered"]))
     if kind == "NormalizedEnergy":
-        return NormalizedEnergy(parts["inner"], LogIntegral(*map(parts.get, INTEGRAL_PARTS)))
+        found = LogIntegral(*(parts[name] for name in INTEGRAL_PARTS))
+        return NormalizedEnergy(parts["inner"], found)
     if kind in NETWORKS:
         if settings.get("depth", 0) > len(state):  # making them could take for ever
             raise ValueError("its settings name more layers than it has")
@@ -150,6 +152,7 @@ def _read(tree: Any, arrays: Arrays) -> Any:
             network: Energy = NETWORKS[kind]._restored(settings)
         network.load_state_dict(state, assign=True)
         return network.eval().requires_grad_(False)
+    energy: Energy
     if kind == "TableMixture":
         numbers, shares = parts["numbers"], parts["shares"]
         if numbers is None:

@@ -115,14 +115,6 @@ def test_trajectories_end_where_they_turn() -> None:
     assert energy.calls == 7
 
 
-def test_lost_trajectories() -> None:
-    state = ist.NUTS(1e140).init(Counted(), torch.ones(3, 1, dtype=DOUBLE))
-    state, info = ist.NUTS(1e140).step(Counted(), state, torch.Generator().manual_seed(0))
-    assert torch.equal(state.position, torch.ones(3, 1, dtype=DOUBLE))
-    assert not bool(info.accepted.any())
-    assert bool((info.acceptance == 0).all())
-
-
 def test_tuning_reaches_the_target_and_the_state_is_consistent() -> None:
     energy = gaussian()
     chains = ist.sample_chains(energy, 40, ist.NUTS(1e-2), chains=8, tune=True, burn_in=40)

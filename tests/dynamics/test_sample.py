@@ -10,6 +10,7 @@ from isthmus.dynamics.sample import sample, sample_chains
 from isthmus.dynamics.samplers import HMC, MALA, Info, Langevin, LangevinState
 from isthmus.energy import Energy
 from isthmus.errors import DivergenceError, InvalidInputError, OutsideSupportError
+from isthmus.memories.crp import CRPMixture
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.kernels import EpanechnikovKDE
 from isthmus.memories.mixture import Mixture
@@ -88,9 +89,10 @@ def test_chains_start_at_heavy_memories_more_often() -> None:
     memory = Mixture(
         torch.tensor([[0.0], [50.0], [100.0]], dtype=torch.float64), 1.0, weights.log()
     )
-    draws = sample(memory, 2000, Stays(), burn_in=0)
-    counts = [int((draws == 50.0 * place).sum()) for place in range(3)]
-    assert stats.chisquare(counts, 2000 * weights).pvalue > 1e-3
+    for energy in (memory, CRPMixture(memory.means, 10 * weights)):
+        draws = sample(energy, 2000, Stays(), burn_in=0)
+        counts = [int((draws == 50.0 * place).sum()) for place in range(3)]
+        assert stats.chisquare(counts, 2000 * weights).pvalue > 1e-3
 
 
 def test_a_seed_gives_the_same_bits_and_a_generator_goes_on(memory: GaussianKDE) -> None:

@@ -32,21 +32,6 @@ class Bowl(Energy):
         return 0.5 * (x / self.scale - 1).square().sum(-1)
 
 
-class OfABatch(Energy):
-    """An energy for each of several contexts: its points begin with their number."""
-
-    dim = 2
-
-    def __init__(self, contexts: int) -> None:
-        super().__init__()
-        self.contexts = contexts
-
-    def energy(self, x: Tensor) -> Tensor:
-        if x.shape[0] != self.contexts:
-            raise ShapeError(f"x must begin with {self.contexts}.")
-        return x.square().sum(-1)
-
-
 def agree(draws: Tensor, mean: Tensor, variance: Tensor) -> None:
     """Check means and variances of independent draws within 4.5 of their standard errors."""
     draws, n = draws.double(), len(draws)
@@ -109,39 +94,28 @@ def test_the_default_burn_in_costs_about_a_thousand_scores() -> None:
         assert 1000 <= Counted.scores < 1300
 
 
-@pytest.mark.parametrize("contexts", [1, 2, 3])
-def test_an_energy_of_a_batch_of_contexts_is_refused(contexts: int) -> None:
-    energy = OfABatch(contexts)
-    with pytest.raises(ShapeError, match="one context at a time"):
-        ist.sample(energy, contexts)
-    with pytest.raises(ShapeError, match="one context at a time"):
-        ist.retrieve(energy, torch.zeros(contexts, 2))
-
-
-def test_energies_that_depend_on_their_batch_or_are_random_are_refused() -> None:
-    class Centred(Bowl):
+@pytest.mark.parametrize("kind", ["batch of 1", "batch of 2", "column", "centred", "random"])
+def test_energies_that_are_no_function_of_single_points_are_refused(kind: str) -> None:
+    class Wrong(Bowl):
         def energy(self, x: Tensor) -> Tensor:
-            return super().energy(x - x.mean(0))
+            if kind.startswith("batch") and len(x) != int(kind[-1]):
+                raise ShapeError("Points must begin with the number of contexts.")
+            if kind == "random":
+                return super().energy(x) + torch.rand(len(x))
+            return super().energy(x - x.mean(0) if kind == "centred" else x)
 
-    layers = torch.nn.Linear(2, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
-    random = ist.as_energy(torch.nn.Sequential(*layers), dim=2)
-    for energy in (Centred(1.0, 2), random):
-        with pytest.raises(InvalidInputError, match="batch"):
-            ist.retrieve(energy, 5 * torch.eye(2))
-        with pytest.raises(InvalidInputError, match="batch"):
-            ist.sample(energy, 4, init=5 * torch.eye(2).repeat(2, 1))
-    ist.retrieve(random.eval(), torch.eye(2), max_steps=1)
-
-
-def test_energies_of_the_wrong_shape_are_named() -> None:
     class Column(Bowl):
         def energy(self, x: Tensor) -> Tensor:
             return super().energy(x)[..., None]
 
-    with pytest.raises(ShapeError, match=r"Column\.energy returns shape \(1, 1\)"):
-        ist.retrieve(Column(1.0, 2), torch.zeros(4, 2))
-    with pytest.raises(ShapeError, match=r"Column\.energy returns shape \(1, 1\)"):
-        ist.sample(Column(1.0, 2), 4)
+    energy = Column(1.0, 2) if kind == "column" else Wrong(1.0, 2)
+    words = {"column": r"Column\.energy returns shape \(1, 1\)"}
+    for call in (
+        lambda: ist.retrieve(energy, 5 * torch.eye(2)),
+        lambda: ist.sample(energy, 2, init=5 * torch.eye(2)),
+    ):
+        with pytest.raises(InvalidInputError, match=words.get(kind, "batch")):
+            call()
 
 
 class Gaussian(Energy):

@@ -50,28 +50,21 @@ def test_energy_and_responsibilities_as_defined(dim, discount, normalized):
     assert shares.shape == (8, 4)
     expected = np.exp(logs - logsumexp(logs, 1, keepdims=True))
     np.testing.assert_allclose(shares, expected, rtol=1e-9)
-    assert float(crp.kappa) == pytest.approx(KAPPA)
-    assert crp.inverse_temperature == pytest.approx(BETA)
-
-
-@SETTINGS
-@pytest.mark.parametrize("dim", [1, 2, 5])
-def test_the_density_is_a_mixture_with_one_wider_component(dim, discount, normalized):
-    means, x = draw(3, dim), draw(8, dim, seed=1)
-    crp = make(means, discount, normalized)
+    # The density is a mixture with one wider component.
     new_mass = ALPHA + 3 * discount
     if not normalized:
         new_mass *= ((BETA + RHO) / RHO) ** (dim / 2)
     masses = np.append(COUNTS - discount, new_mass)
-    centres = np.concatenate([means.numpy(), np.zeros((1, dim))])
-    variances = [1 / (2 * BETA)] * 3 + [1 / (2 * KAPPA)]
     parts = [
-        stats.multivariate_normal(centre, variance * np.eye(dim)).logpdf(x.numpy())
-        for centre, variance in zip(centres, variances, strict=True)
+        stats.multivariate_normal(centre, np.eye(dim) / (2 * concentration)).logpdf(x.numpy())
+        for centre, concentration in zip(
+            [*means.numpy(), np.zeros(dim)], [BETA] * 3 + [KAPPA], strict=True
+        )
     ]
-    weights = masses / masses.sum()
-    expected = logsumexp(np.array(parts), axis=0, b=weights[:, None])
-    np.testing.assert_allclose(crp.log_prob(x), expected, rtol=1e-9)
+    density = logsumexp(np.array(parts), axis=0, b=(masses / masses.sum())[:, None])
+    np.testing.assert_allclose(crp.log_prob(x), density, rtol=1e-9)
+    assert float(crp.kappa) == pytest.approx(KAPPA)
+    assert crp.inverse_temperature == pytest.approx(BETA)
 
 
 def test_a_step_solves_for_the_weighted_mean_of_unequal_components():

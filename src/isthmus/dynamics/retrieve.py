@@ -85,10 +85,9 @@ def retrieve(
     score, with a line search. Either way the energy never rises (but see
     :class:`~isthmus.Hopfield` for the one update that may oscillate).
 
-    Plain iteration is slow where basins are about to merge, since each displacement is nearly
-    the one before. With `accelerate`, the next update starts farther along the displacement, at
-    the secant estimate of where it vanishes, up to :math:`\sigma/10` ahead. Such a leap is kept
-    only if the energy there is no higher than at the plain update.
+    Plain iteration is slow where basins are about to merge. With `accelerate`, updates start up to
+    :math:`\sigma/10` farther along the last displacement, where it would vanish by the secant rule,
+    and such a leap is kept only if the energy is no higher than at the plain update.
 
     Parameters
     ----------
@@ -99,13 +98,11 @@ def retrieve(
         Coordinates that keep their values.
     tol : float
         A row rests when an update moves it by no more than this length (plus the resolution of
-        its dtype), in units of the width of the kernels, or of the extent of the memories where
-        kernels have none, or of the data where the energy has no memories.
+        its dtype), in units of the width of the kernels, else of the extent of the memories.
     max_steps : int
         Rows that still move after this number of updates are returned with ``converged=False``.
     accelerate : bool, optional
-        Default: for memories of round Gaussians (:class:`~isthmus.GaussianKDE`,
-        :class:`~isthmus.Mixture`, :class:`~isthmus.ModernHopfield`), the only ones that support it.
+        Default: for memories of round Gaussians, the only ones that support it.
     trace : bool
         Keep every state.
 
@@ -160,7 +157,7 @@ def retrieve(
         (found.resting & torch.isfinite(final)).reshape(shape[:-1]),
         torch.stack(history).to(dtype).reshape(len(history), *shape) if trace else None,
     )
-    return Retrieval(*as_given(ends, x), energy)
+    return Retrieval(*as_given((*ends, energy), x))
 
 
 def _warn_of_runaways(start: Tensor, found: Descent, final: Tensor) -> None:
@@ -253,8 +250,8 @@ def complete(
     """Fill in unknown coordinates, marked by NaN. (..., D) -> (..., D)
 
     The mean given the observed coordinates has the least squared error. From there, or from
-    `init`, a mode is reached by retrieval while the observed coordinates stay as they are; it is
-    a combination of values that the energy knows, where a mean may lie between two.
+    `init`, retrieval with the observed coordinates held reaches a mode, which is a combination of
+    values that the energy knows; a mean may lie between two.
 
     Parameters
     ----------

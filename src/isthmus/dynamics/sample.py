@@ -211,12 +211,8 @@ def starting_points(
     starts = None if draw is None else draw(count, generator)
     if starts is not None:
         return starts.detach(), generator
-    if energy.dim is None:
-        raise InvalidInputError(
-            f"{type(energy).__name__} has no number of coordinates. Pass init, of shape (D,) or "
-            "(chains, D), or give the class a property dim."
-        )
-    return width * noise(like.new_empty(count, energy.dim), generator), generator
+    dim = energy._known_dim("Pass init (chains, D), or give the class a property dim.")
+    return width * noise(like.new_empty(count, dim), generator), generator
 
 
 def _require_inside(

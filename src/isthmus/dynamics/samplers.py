@@ -78,7 +78,7 @@ def choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(mask if new.ndim == mask.ndim else mask[..., None], new, old)
 
 
-class _Tempered:
+class Tempered:
     """A frozen dataclass whose step size and temperature are checked."""
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class _Tempered:
             object.__setattr__(self, name, as_number(getattr(self, name), name, above=0))
 
 
-class Adjusted(_Tempered):
+class Adjusted(Tempered):
     """A sampler whose proposals are accepted or rejected."""
 
     @torch.no_grad()
@@ -106,7 +106,7 @@ class Adjusted(_Tempered):
 
 
 @dataclass(frozen=True)
-class Langevin(_Tempered):
+class Langevin(Tempered):
     r"""Unadjusted Langevin dynamics.
 
     .. math:: x' = x + \epsilon \nabla \log p(x) + \sqrt{2 \epsilon T}\, \xi
@@ -121,15 +121,6 @@ class Langevin(_Tempered):
         :math:`\epsilon`. Stable only while it is below 2 / (largest curvature of -log p).
     temperature : float
         T: at 1 the chain samples p; lower, it settles nearer to the modes.
-
-    Examples
-    --------
-    >>> import torch, isthmus as ist
-    >>> memory, langevin = ist.GaussianKDE(torch.zeros(1, 2), 1.0), ist.Langevin(step_size=0.1)
-    >>> state = langevin.init(memory, torch.zeros(3, 2))
-    >>> state, info = langevin.step(memory, state, torch.Generator().manual_seed(0))
-    >>> state.position.shape
-    torch.Size([3, 2])
     """
 
     step_size: float = 0.01
@@ -197,10 +188,7 @@ class MALA(Adjusted):
 
 
 class Scales(NamedTuple):
-    """A linear map L: trajectories of HMC and NUTS move in the coordinates z of x = L z.
-
-    The mass matrix is the inverse of L L^T. L is diagonal (D,) or lower triangular (D, D).
-    """
+    """A map L, diagonal (D,) or lower triangular (D, D): HMC and NUTS move in z, where x = L z."""
 
     factor: Tensor
     inverse: Tensor

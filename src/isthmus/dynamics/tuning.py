@@ -65,37 +65,30 @@ class Spread:
 
     def __init__(self, state: MetropolisState, scales: Scales | None) -> None:
         self._scales = scales
-        self._start = state.position.double(), state.score.double()
-        self._sums = [torch.zeros_like(each) for each in self._start]
-        dim = state.position.shape[-1]
-        self.dense = dim <= MOST_DENSE
-        shape = (dim, dim) if self.dense else (dim,)
-        self._squares = [each.new_zeros(shape) for each in self._start]
-        self._steps = 0
+        self._start = torch.stack([state.position, state.score]).double()
+        self.dense = self._start.shape[-1] <= MOST_DENSE
+        self._sums, self._steps = torch.zeros_like(self._start), 0
+        self._squares = torch.zeros_like(self._product(self._start))
 
     def add(self, state: MetropolisState) -> None:
         """Add the state after one more step."""
         self._steps += 1
-        for i, new in enumerate((state.position, state.score)):
-            apart = new.double() - self._start[i]
-            if self._scales:
-                apart = (self._scales.shrunk, self._scales.pulled)[i](apart)
-            self._sums[i] += apart
-            self._squares[i] += self._product(apart)
+        apart = torch.stack([state.position, state.score]).double() - self._start
+        if self._scales:
+            apart = torch.stack([self._scales.shrunk(apart[0]), self._scales.pulled(apart[1])])
+        self._sums += apart
+        self._squares += self._product(apart)
 
     def _product(self, apart: Tensor) -> Tensor:
-        return apart.mT @ apart if self.dense else apart.square().sum(0)
+        return apart.mT @ apart if self.dense else apart.square().sum(1)
 
     def scales(self) -> Scales | None:
         """Return the scales, in float64, in which positions and scores spread alike, if both do."""
-        freedom = len(self._start[0]) * (self._steps - 1)
+        freedom = self._start.shape[1] * (self._steps - 1)
         if freedom < FEWEST_POINTS:
             return None
-        moments = [
-            (squares - self._product(sums) / self._steps) / freedom
-            for squares, sums in zip(self._squares, self._sums, strict=True)
-        ]
-        diagonals = [each.diagonal() if self.dense else each for each in moments]
+        moments = (self._squares - self._product(self._sums) / self._steps) / freedom
+        diagonals = moments.diagonal(0, 1, 2) if self.dense else moments
         widths = (diagonals[0] / diagonals[1]).pow(0.25)
         if not bool(torch.isfinite(widths).all() & (widths > 0).all()):
             return None
@@ -104,10 +97,8 @@ class Spread:
         # Correlations are reduced, the more the fewer points.
         share = freedom / (freedom + len(widths))
         rest = (1 - share) * torch.eye(len(widths)).to(widths)
-        positions, scores = (
-            share * moment / (each[:, None] * each).sqrt() + rest
-            for moment, each in zip(moments, diagonals, strict=True)
-        )
+        roots = diagonals.sqrt()
+        positions, scores = share * moments / roots[:, :, None] / roots[:, None] + rest
         # The geometric mean of the covariance of positions and the inverse of that of scores.
         root, inverse_root = _root(scores, 0.5), _root(scores, -0.5)
         mean = inverse_root @ _root(root @ positions @ root, 0.5) @ inverse_root

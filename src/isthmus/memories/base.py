@@ -356,8 +356,8 @@ class WeightedMemory(Memory):
         """Draw a point from the kernel of each chosen memory. (n,) -> (n, D)."""
 
 
-class MarginalMemory(Memory):
-    """A memory whose density of any coordinates is known, and their mean given the others."""
+class MarginalMemory(WeightedMemory):
+    """A mixture whose density of any coordinates is known, and their mean given the others."""
 
     has_responsibilities = True
 

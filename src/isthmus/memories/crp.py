@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -10,20 +11,13 @@ from torch import Tensor
 
 from isthmus.distribution import Line
 from isthmus.errors import InvalidInputError
-from isthmus.kernel.attention import Attention, attend_centred
-from isthmus.kernel.logits import attention_logits
-from isthmus.memories.base import (
-    ComponentMeans,
-    MarginalMemory,
-    draw_index,
-    generator_for,
-    keep_observed,
-)
+from isthmus.memories.base import ComponentMeans
+from isthmus.memories.student_mixture import StudentMixture
 from isthmus.validation import as_entries, as_flag, as_positive, is_transforming
 
 
 @final
-class CRPMixture(ComponentMeans, MarginalMemory):
+class CRPMixture(ComponentMeans):
     r"""ClAM+CRP's energy: memories with counts and an empty cluster, beta = 1 / (2 sigma^2).
 
     .. math::
@@ -65,6 +59,13 @@ class CRPMixture(ComponentMeans, MarginalMemory):
             [0.0000, 0.0000, 1.0000]])
     """
 
+    has_exact_draws = True
+    has_responsibilities = True
+    rho: Tensor
+    alpha: Tensor
+    counts: Tensor
+    prior_mean: Tensor | None
+
     def __init__(
         self,
         means: Any,
@@ -92,12 +93,6 @@ class CRPMixture(ComponentMeans, MarginalMemory):
             prior_mean = as_entries(prior_mean, "prior_mean", self.memories, dim, positive=False)
         self._store("prior_mean", prior_mean)
 
-    has_exact_draws = True
-    rho: Tensor
-    alpha: Tensor
-    counts: Tensor
-    prior_mean: Tensor | None
-
     def _checked_counts(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64):
             value = value.double()
@@ -114,99 +109,61 @@ class CRPMixture(ComponentMeans, MarginalMemory):
         """Concentration (1/beta + 1/rho)^-1 of the new cluster about the origin."""
         return 1 / (1 / self.beta + 1 / self.rho)
 
-    @property
-    def _log_new_mass(self) -> Tensor:
-        return (self.alpha + self.n_memories * self.discount).log()
+    def _mixture(self) -> StudentMixture:
+        """Return all clusters as Gaussians in float64, the new one last, about the prior's mean."""
+        return self._kept("mixture", self._make_mixture)
 
-    @property
-    def _log_new_weight(self) -> Tensor:
-        """Log of the new cluster's share of Z, in units of (pi/beta)^(D/2)."""
-        extra = 0 if self.normalized else 0.5 * self.dim
-        return self._log_new_mass + extra * torch.log(self.beta / self.kappa)
+    def _make_mixture(self) -> StudentMixture:
+        wide = torch.float32 if self.memories.device.type == "mps" else torch.float64
+        means, beta, kappa = self.memories.to(wide), self.beta.to(wide), self.kappa.to(wide)
+        origin = torch.zeros_like(means[0]) if self.prior_mean is None else self.prior_mean
+        log_mass = (self.alpha + self.n_memories * self.discount).to(wide).log()
+        if not self.normalized:
+            log_mass = log_mass + 0.5 * self.dim * (beta / kappa).log()
+        log_weights = torch.cat([(self.counts.to(wide) - self.discount).log(), log_mass[None]])
+        concentrations = torch.cat([beta.expand(self.n_memories), kappa[None]])
+        centres = torch.cat([means, origin.to(wide)[None]])
+        return StudentMixture(centres, (0.5 / concentrations).sqrt(), log_weights=log_weights)
 
-    @property
-    def _origin(self) -> Tensor:
-        """The centre of the prior on means. (D,)."""
-        return torch.zeros_like(self.memories[0]) if self.prior_mean is None else self.prior_mean
-
-    @property
-    def _log_counts(self) -> Tensor:
-        """Logs of the discounted counts. (K,)."""
-        return (self.counts - self.discount).log()
-
-    def _log_new(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
-        """Return the logit of the new cluster, over observed coordinates if given. (...)."""
-        away = x - self._origin.to(x.dtype)
-        if observed is not None:
-            away = torch.where(observed, away, torch.zeros_like(away))
-        seen = self.dim if observed is None else observed.sum(-1).to(x.dtype)
-        # The printed form lacks the normaliser; integrating coordinates out adds some of it.
-        coordinates = seen if self.normalized else seen - self.dim
-        constant = self._log_new_mass + 0.5 * coordinates * torch.log(self.kappa / self.beta)
-        return constant - self.kappa * away.square().sum(-1)
-
-    def _attend(self, x: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the log-sum-exp of all clusters, the share of the new one, and the known mean."""
-        # The square of a float32 number can be beyond float32.
-        wide = torch.float32 if x.device.type == "mps" else torch.float64
-        weights, log_new = self._log_counts, self._log_new(x.to(wide), observed)
-        known = attend_centred(x, self._keys(), self.beta, weights, "sqeuclidean", observed)
-        # The second derivative of logaddexp overflows where one term is much larger.
-        total = torch.logsumexp(torch.stack([known.logsumexp.to(wide), log_new]), 0)
-        return total.to(x.dtype), (log_new - total).exp().to(x.dtype), known.mean
+    def _mixing_weights(self) -> Tensor:
+        return self.counts - self.discount
 
     def _energy(self, x: Tensor) -> Tensor:
-        return -self._attend(x)[0] / self.beta
+        mixture = self._mixture()
+        scale = 0.5 * self.dim * (self.beta.to(mixture.memories) / math.pi).log()
+        energy = (mixture._energy(x.to(mixture.memories)) + scale) / self.beta
+        return energy.to(x.dtype)
 
     def log_normalizer(self) -> Tensor:
         """Return log Z, log(sum of counts + alpha) + (D/2) log(pi / beta) if normalised."""
-        log_scale = 0.5 * self.dim * torch.log(math.pi / self.beta)
-        log_known = (self.counts - self.discount).sum().log()
-        return torch.logsumexp(torch.stack([log_known, self._log_new_weight]), 0) + log_scale
+        log_mass = self._mixture().log_total_weight.to(self.memories.dtype)
+        return log_mass + 0.5 * self.dim * torch.log(math.pi / self.beta)
+
+    def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        return self._exactly(self._mixture()._log_prob, x, seen)
 
     def _score(self, x: Tensor) -> Tensor:
         """Return -dE/dx = 2 sum_k r_k (mu_k - x) - 2 r_new (kappa/beta) x (erratum E10)."""
-        _, new, mean = self._attend(x)
-        pull = (1 - new)[..., None] * (mean - (x - self._keys().centre))
-        push = (new * self.kappa / self.beta)[..., None] * (x - self._origin)
-        force: Tensor = 2 * (pull - push)
-        return force
+        return self._exactly(self._mixture()._score, x) / self.beta
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        r"""Return one update of mean shift for unequal variances; it never raises the energy."""
-        _, new, mean = self._attend(x)
-        known = self.beta * (1 - new)
-        share = known / (known + self.kappa * new)
-        mean = mean + self._keys().centre
-        return keep_observed(torch.lerp(self._origin, mean, share[..., None]), x, held)
+        """Return one update of mean shift for unequal variances; it never raises the energy."""
+        return self._exactly(self._mixture()._step, x, held)
 
-    def _attend_density(self, x: Tensor, seen: Tensor | None) -> Attention:
-        unseen = 0 if seen is None else (~seen).sum(-1).to(x.dtype)
-        log_scale = 0.5 * unseen * torch.log(math.pi / self.beta)
-        total, new, mean = self._attend(x, seen)
-        # The mean of the new cluster is that of the prior.
-        mean = torch.lerp(mean, self._origin - self._keys().centre, new[..., None])
-        return Attention(total - self.log_normalizer() + log_scale, mean)
+    def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        return self._exactly(self._mixture()._responsibilities, x, seen)
 
-    def _logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        weights, keys = self._log_counts, self._keys()
-        known = attention_logits(x, keys, weights, self.beta, "sqeuclidean", seen)
-        new = self._log_new(x.to(known.dtype), seen)
-        return torch.cat([known, new[..., None]], -1)
+    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
+        return self._exactly(self._mixture()._conditional_mean, x, seen)
+
+    def _exactly(self, method: Callable[..., Tensor], x: Tensor, *masks: Tensor | None) -> Tensor:
+        """Return what the mixture answers in float64, in the dtype of x."""
+        return method(x.to(self._mixture().memories), *masks).to(x.dtype)
 
     def _line(self, column: int) -> Line:
-        log_weights = torch.cat([self._log_counts, self._log_new_weight.reshape(1)])
-        centres = torch.cat([self.memories[:, column], self._origin[column].reshape(1)])
-        widths = [self.sigma.expand(self.n_memories), (0.5 / self.kappa).sqrt().reshape(1)]
-        return Line.of(torch.log_softmax(log_weights, 0), centres, torch.cat(widths))
+        return self._mixture()._line(column)
 
     @torch.no_grad()
     def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
         """Draw points of clusters; those of the new one are prior predictive. -> (n, D)"""
-        generator = generator_for(seed, self.memories.device)
-        weights = torch.softmax(torch.cat([self._log_counts, self._log_new_weight.reshape(1)]), 0)
-        chosen = draw_index(weights, n, generator)
-        centres = torch.cat([self.memories, self._origin.expand(1, self.dim)])[chosen]
-        variance = torch.where(chosen == self.n_memories, 0.5 / self.kappa, self.variance)
-        noise = torch.empty_like(centres).normal_(generator=generator)
-        return centres + variance.sqrt()[:, None] * noise
+        return self._mixture()._sample(n, seed).to(self.memories)

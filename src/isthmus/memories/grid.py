@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -25,23 +26,16 @@ CHECKED, CHECKED_PAIRS = 256, 2**24
 
 @dataclass(frozen=True, repr=False)
 class TabulatedDensity:
-    """A density on a grid, from :meth:`isthmus.GaussianKDE.on_grid`.
-
-    Attributes
-    ----------
-    low, step : ndarray (D,)
-        The first corner of the grid, and the widths of its cells.
-    log_density : ndarray (G,) or (G, H)
-        ``-inf`` where no memory is in reach.
-    error : float
-        The largest error of a log-density among up to 256 draws from the density, against the sum
-        over all memories. It is a measurement, not a bound.
-    """
+    """A density on a grid, from :meth:`isthmus.GaussianKDE.on_grid`."""
 
     low: FloatArray
+    """The first corner of the grid. (D,)"""
     step: FloatArray
+    """The widths of the cells. (D,)"""
     log_density: FloatArray
+    """The table, ``-inf`` where no memory is in reach. (G,) or (G, H)"""
     error: float
+    """The largest error among up to 256 draws, a measurement and not a bound."""
     dtype: torch.dtype
 
     def log_prob(self, x: Any) -> Any:
@@ -98,36 +92,33 @@ def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> Tabula
     return TabulatedDensity(low, step, table, float(error), kde.memories.dtype)
 
 
-def _cubic_weights(places: FloatArray) -> tuple[NDArray[np.int64], list[FloatArray]]:
-    """Return the first of four neighbouring nodes along each axis, and the weights of the four."""
+def _corners(places: FloatArray, shape: tuple[int, ...]) -> Iterator[tuple[Any, FloatArray]]:
+    """Yield the nodes about places (N, D), by their place in the flat table, with cubic weights."""
     first = np.floor(places).astype(np.int64) - 1
     t = places - first
     outer, inner = (t - 1) * (t - 2), t * (t - 3)
     weights = [-outer * (t - 3) / 6, inner * (t - 2) / 2, -inner * (t - 1) / 2, outer * t / 6]
-    return first, weights
+    for corner in product(range(4), repeat=len(shape)):
+        share = np.prod([weights[c][:, d] for d, c in enumerate(corner)], axis=0)
+        yield np.ravel_multi_index(tuple((first + corner).T), shape), share
 
 
 def _binned(places: FloatArray, masses: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     """Share the masses at places (N, D) out among the nodes about them."""
-    first, weights = _cubic_weights(places)
     total = np.zeros(int(np.prod(shape)))
-    for corner in product(range(4), repeat=len(shape)):
-        share = np.prod([weights[c][:, d] for d, c in enumerate(corner)], axis=0) * masses
-        nodes = np.ravel_multi_index(tuple((first + corner).T), shape)
-        total += np.bincount(nodes, share, minlength=len(total))
+    for nodes, share in _corners(places, shape):
+        total += np.bincount(nodes, share * masses, minlength=len(total))
     return total.reshape(shape)
 
 
 def _interpolated(table: FloatArray, places: FloatArray) -> FloatArray:
     """Interpolate cubically along each axis; places without four finite neighbours are -inf."""
-    first, weights = _cubic_weights(places)
-    inside = ((first >= 0) & (first + 3 < np.array(table.shape))).all(1)
+    inside = ((places >= 1) & (places < np.array(table.shape) - 2)).all(1)
     result = np.full(len(places), -np.inf)
-    first, weights = first[inside], [each[inside] for each in weights]
-    total = np.zeros(len(first))
     with np.errstate(invalid="ignore"):
-        for corner in product(range(4), repeat=table.ndim):
-            share = np.prod([weights[c][:, d] for d, c in enumerate(corner)], axis=0)
-            total += share * table[tuple((first + corner).T)]
+        parts = [
+            share * table.flat[nodes] for nodes, share in _corners(places[inside], table.shape)
+        ]
+        total = np.sum(parts, axis=0)
     result[inside] = np.where(np.isfinite(total), total, -np.inf)
     return result

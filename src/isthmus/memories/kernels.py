@@ -14,14 +14,14 @@ from torch.special import scaled_modified_bessel_k0, scaled_modified_bessel_k1
 from isthmus.distribution import Laplace, Line
 from isthmus.kernel.attention import Attention
 from isthmus.kernel.logits import distance_logits, needs_float64
-from isthmus.memories.base import MarginalMemory, WeightedMemory, keep_observed
+from isthmus.memories.base import MarginalMemory, keep_observed
 from isthmus.special import log_gamma_ratio
 from isthmus.validation import as_positive
 
 BLOCK_ENTRIES = 2**22
 
 
-class RadialKDE(WeightedMemory, MarginalMemory):
+class RadialKDE(MarginalMemory):
     r"""A kernel density estimator with a kernel g of the squared distance.
 
     .. math:: E(x) = -\log \sum_n g(s_n), \qquad s_n = \lVert x - x_n \rVert^2, \qquad
