@@ -220,7 +220,7 @@ class Energy(nn.Module, ABC):
 
     def conditional_mean(self, x: Any, observed: Any) -> Tensor:
         """Put unobserved coordinates, possibly NaN, at their mean given the others. (..., D)."""
-        return self._seeing(self._private("conditional_mean"), x, observed)
+        return self._answer(self._private("conditional_mean"), x, *self._partial(x, observed))
 
     def recall(self, x: Any, values: Any) -> Tensor:
         """Return the mean of `values` under the responsibilities at x: hetero-association.

@@ -262,18 +262,15 @@ def widen(energy: Energy, sigma: float) -> Energy:
     GaussianKDE(N=1, D=2, sigma=5, float32)
     """
     require_kind(energy, "energy", Energy)
-    return energy._alike(_widened(energy, as_number(sigma, "sigma", above=0) ** 2))
-
-
-def _widened(energy: Energy, noise: float) -> Energy:
+    noise = as_number(sigma, "sigma", above=0) ** 2
     if isinstance(energy, GaussianKDE) and energy.is_round:
-        sigma = (energy.variance + noise).sqrt()
-        return GaussianKDE(energy.memories, sigma, log_weights=energy.log_weights)
+        wide = (energy.variance + noise).sqrt()
+        return energy._alike(GaussianKDE(energy.memories, wide, log_weights=energy.log_weights))
     if isinstance(energy, ModernHopfield | Mixture) and energy.is_round:
         weights = energy.log_weights
         if isinstance(energy, ModernHopfield):
             weights = energy.log_mixing_weights.to(energy.memories)
-        return Mixture(energy.memories, 0.5 / (energy.variance + noise), weights)
+        return energy._alike(Mixture(energy.memories, 0.5 / (energy.variance + noise), weights))
     spread: Any = None
     beta: Any = 1.0
     if isinstance(energy, Mixture):
@@ -293,4 +290,4 @@ def _widened(energy: Energy, noise: float) -> Energy:
         )
     grown = spread + (noise * torch.eye(energy.dim).to(spread) if matrices else noise)
     options: Any = {"covariance": grown, "covariance_type": kind}
-    return Mixture(energy.memories, beta, energy.log_weights, **options)
+    return energy._alike(Mixture(energy.memories, beta, energy.log_weights, **options))

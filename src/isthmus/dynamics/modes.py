@@ -206,7 +206,11 @@ def find_modes(
             found.state[home >= 0] = balls.centres[home[home >= 0]]
         state[moving] = found.state
         rests[~rests] = (found.resting | (home >= 0)).numpy()
-        state, rests, follows = _joined(state, rests, follows, JOINED * sigma)
+        # Starts in one cell of a fine grid go on as one row; `follows` maps each start to its row.
+        cells = np.round(state.double().numpy() / (JOINED * sigma))
+        _, first, row = np.unique(cells, axis=0, return_index=True, return_inverse=True)
+        state, rests = state[torch.from_numpy(first)], rests[first]
+        follows = row.reshape(-1)[follows]
         steps, leg = steps + int(found.steps.max()), 2 * leg
     labels, points = ranked_fixed_points(state.double().numpy()[follows], SAME_POINT * sigma)
     return Modes(points + centre.numpy(), labels, rests[follows], steps)
@@ -255,15 +259,6 @@ def _balls_of_pilots(
     labels = shared_fixed_points(ends.double().numpy(), SAME_POINT * float(memory.sigma))
     _, first, sizes = np.unique(labels, return_index=True, return_counts=True)
     return attractors(memory, ends[torch.from_numpy(first[sizes > 1])])
-
-
-def _joined(
-    state: Tensor, rests: NDArray[np.bool_], follows: NDArray[np.intp], radius: float
-) -> tuple[Tensor, NDArray[np.bool_], NDArray[np.intp]]:
-    """Keep one row for each cell of a grid; `follows` maps each start to its row."""
-    cells = np.round(state.double().numpy() / radius)
-    _, first, row = np.unique(cells, axis=0, return_index=True, return_inverse=True)
-    return state[torch.from_numpy(first)], rests[first], row.reshape(-1)[follows]
 
 
 def shared_fixed_points(points: FloatArray, radius: float) -> NDArray[np.int64]:

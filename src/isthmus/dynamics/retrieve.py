@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isthmus.dynamics.descent import Descent, descend
+from isthmus.dynamics.descent import descend
 from isthmus.energy import Energy, as_given
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.memories.modern import ModernHopfield
@@ -149,7 +149,15 @@ def retrieve(
         found.state[again], found.resting[again] = more.state.to(rows), more.resting
         found.steps[again] += more.steps
     final = energy._energy(found.state)
-    _warn_of_runaways(rows, found, final)
+    grown, began = (torch.linalg.vector_norm(each, dim=1) for each in (found.state, rows))
+    runs = (final == -torch.inf) | (~found.resting & (grown > RUNAWAY * (1 + began)))
+    if bool(runs.any()):
+        warnings.warn(
+            f"{int(runs.sum())} of {len(runs)} rows ran off: the energy seems to have no lower "
+            "bound there. Add a term that grows with the distance, or sample with another energy.",
+            UserWarning,
+            stacklevel=3,
+        )
     ends = (
         found.state.to(dtype).reshape(shape),
         final.to(dtype).reshape(shape[:-1]),
@@ -158,20 +166,6 @@ def retrieve(
         torch.stack(history).to(dtype).reshape(len(history), *shape) if trace else None,
     )
     return Retrieval(*as_given((*ends, energy), x))
-
-
-def _warn_of_runaways(start: Tensor, found: Descent, final: Tensor) -> None:
-    """Warn if rows follow an energy that falls without end."""
-    grown = torch.linalg.vector_norm(found.state, dim=1)
-    limit = RUNAWAY * (1 + torch.linalg.vector_norm(start, dim=1))
-    rows = int(((final == -torch.inf) | (~found.resting & (grown > limit))).sum())
-    if rows:
-        warnings.warn(
-            f"{rows} of {len(final)} rows ran off: the energy seems to have no lower bound there. "
-            "Add a term that grows with the distance, or sample with another energy.",
-            UserWarning,
-            stacklevel=5,
-        )
 
 
 def _warn_of_norms(energy: Energy) -> None:
@@ -192,7 +186,7 @@ def _warn_of_norms(energy: Energy) -> None:
             "one than with themselves and cannot be retrieved. Pass normalize=True to "
             "ModernHopfield and unit vectors to retrieve, or use GaussianKDE.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

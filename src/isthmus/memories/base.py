@@ -92,10 +92,7 @@ class Memory(Energy):
 
     def _keys(self) -> Keys:
         """Return the memories as the kernel takes them, with statistics that are kept."""
-        return self._kept("keys", self._make_keys)
-
-    def _make_keys(self) -> Keys:
-        return Keys.of(self.memories)
+        return self._kept("keys", lambda: Keys.of(self.memories))
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles compute their own.

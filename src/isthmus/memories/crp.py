@@ -87,22 +87,19 @@ class CRPMixture(ComponentMeans):
         self._store(
             "alpha", as_positive(alpha, "alpha", self.memories, allow_zero=self.discount > 0)
         )
-        self._store("counts", self._checked_counts(counts))
-        if prior_mean is not None:
-            dim = (self.dim,)
-            prior_mean = as_entries(prior_mean, "prior_mean", self.memories, dim, positive=False)
-        self._store("prior_mean", prior_mean)
-
-    def _checked_counts(self, value: Any) -> Tensor:
-        if isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64):
-            value = value.double()
-        counts = as_entries(value, "counts", self.memories, (self.n_memories,))
+        if isinstance(counts, Tensor) and counts.dtype in (torch.int32, torch.int64):
+            counts = counts.double()
+        counts = as_entries(counts, "counts", self.memories, (self.n_memories,))
         if not is_transforming() and not bool((counts > self.discount).all()):
             raise InvalidInputError(
                 f"Every count must be above the discount {self.discount:g} "
                 f"(smallest here: {float(counts.min()):g}). Drop memories that hold no data."
             )
-        return counts
+        self._store("counts", counts)
+        if prior_mean is not None:
+            dim = (self.dim,)
+            prior_mean = as_entries(prior_mean, "prior_mean", self.memories, dim, positive=False)
+        self._store("prior_mean", prior_mean)
 
     @property
     def kappa(self) -> Tensor:

@@ -186,27 +186,24 @@ class GaussianMemory(MarginalMemory):
 
     def _attend_patterns(self, x: Tensor, seen: Tensor) -> Attention:
         """Return :meth:`Shape.marginal` for full covariances: rows grouped by what is known."""
-        total, means = x.new_zeros(x.shape[:-1]), torch.zeros_like(x)
+        total, means = x.new_zeros(x.shape[:-1]), x.clone()
         for rows, known in patterns(seen):
-            found = self._attend_known(known, x[rows])
-            total[rows], means[rows] = found.logsumexp, found.mean - self._keys().centre
-        return Attention(total, means)
-
-    def _attend_known(self, known: Tensor, points: Tensor) -> Attention:
-        """Return the log-sum-exp of the coordinates known, and means of all given them. (Q, D)"""
-        if not known.any():
-            mean = self.log_mixing_weights.exp().to(self.memories) @ self.memories
-            return Attention(self.log_total_weight.expand(len(points)), mean.expand_as(points))
-        shape, (slopes, _) = self.marginal(known)._make_shape(), self._regression(known)
-        # Values at x are those at zero plus slopes, both of each memory, times x.
-        at_zero = self._predicted(known, slopes, points.new_zeros(int(known.sum())))
-        own = slopes.expand(len(at_zero), -1, -1).flatten(1) if slopes.ndim == 3 else at_zero[:, :0]
-        found = shape.pooled(points[:, known], torch.cat([at_zero, own], 1))
-        mean, pooled = found.mean.split([at_zero.shape[1], own.shape[1]], 1)
-        slope = pooled.unflatten(1, slopes.shape[1:]) if slopes.ndim == 3 else slopes
-        mean = mean + (slope @ points[:, known, None])[..., 0]
-        whole = points.index_put((torch.arange(len(points))[:, None], (~known).nonzero().T), mean)
-        return Attention(found.logsumexp - shape.log_scale, whole)
+            points, given = x[rows], x[rows][:, known]
+            if not known.any():
+                total[rows] = self.log_total_weight
+                means[rows] = self.log_mixing_weights.exp().to(self.memories) @ self.memories
+                continue
+            shape, (slopes, _) = self.marginal(known)._make_shape(), self._regression(known)
+            # Values at x are those at zero plus slopes, both of each memory, times x.
+            at_zero = self._predicted(known, slopes, given.new_zeros(given.shape[1]))
+            own = slopes.flatten(1) if slopes.ndim == 3 else at_zero[:, :0]
+            found = shape.pooled(given, torch.cat([at_zero, own], 1))
+            mean, pooled = found.mean.split([at_zero.shape[1], own.shape[1]], 1)
+            slopes = pooled.unflatten(1, slopes.shape[1:]) if slopes.ndim == 3 else slopes
+            total[rows] = found.logsumexp - shape.log_scale
+            points[:, ~known] = mean + (slopes @ given[..., None])[..., 0]
+            means[rows] = points
+        return Attention(total, means - self._keys().centre)
 
     def _covariances(self) -> Tensor:
         """Return the covariance (D, D) that the kernels share, up to factors, or own (N, D, D)."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import ShapeError
 from isthmus.index.policy import Setting
 from isthmus.memories.base import ComponentMeans
 from isthmus.memories.gaussian import GaussianMemory
@@ -75,48 +75,35 @@ class Mixture(ComponentMeans, GaussianMemory):
     ) -> None:
         super().__init__(means, "means", log_weights, index)
         self._store("beta", as_positive(beta, "beta", self.memories))
-        self.covariance_type = covariance_type
         if covariance is not None:
-            given = as_tensor(covariance, "covariance")
-            self.covariance_type = kind = self._kind(given, covariance_type)
-            count, dim = self.memories.shape
-            all_shapes: dict[str, list[tuple[int, ...]]] = {
+            given, (count, dim) = as_tensor(covariance, "covariance"), self.memories.shape
+            shapes: dict[CovarianceType, list[tuple[int, ...]]] = {
                 "full": [(count, dim, dim)],
                 "tied": [(dim, dim), (dim,)],
                 "diag": [(count, dim)],
                 "spherical": [(count,)],
             }
-            matrix = kind == "full" or (kind == "tied" and given.ndim == 2)
+            if covariance_type is None:
+                fits = [kind for kind, allowed in shapes.items() if given.shape in allowed]
+                if len(fits) != 1:
+                    words = f"fits {' and '.join(fits)}" if fits else f"fits none of {shapes}"
+                    raise ShapeError(
+                        f"covariance of shape {tuple(given.shape)} {words}. Pass covariance_type, "
+                        "or beta for one variance."
+                    )
+                covariance_type = fits[0]
+            as_choice(covariance_type, "covariance_type", shapes)
+            matrix = covariance_type == "full" or (covariance_type == "tied" and given.ndim == 2)
+            allowed = shapes[covariance_type]
             covariance = as_entries(
-                given, "covariance", self.memories, *all_shapes[kind], positive=not matrix
+                given, "covariance", self.memories, *allowed, positive=not matrix
             )
             if matrix:
                 root_of(covariance)
-            if kind != "tied":
+            if covariance_type != "tied":
                 self._refuse_index("covariances of each component")
+        self.covariance_type = covariance_type
         self._store("covariance", covariance)
-
-    def _kind(self, covariance: Tensor, kind: CovarianceType | None) -> CovarianceType:
-        if kind is not None:
-            as_choice(kind, "covariance_type", ("full", "tied", "diag", "spherical"))
-            return kind
-        count, dim = self.memories.shape
-        if not 1 <= covariance.ndim <= 3:
-            raise ShapeError(
-                f"covariance must have one to three axes, not the shape {tuple(covariance.shape)}. "
-                "For one variance, give beta."
-            )
-        if count == dim and covariance.ndim < 3:
-            words = "'tied' or 'spherical'" if covariance.ndim == 1 else "'tied' or 'diag'"
-            raise InvalidInputError(
-                f"With as many components as coordinates, the shape {tuple(covariance.shape)} of "
-                f"covariance is ambiguous; pass covariance_type {words}."
-            )
-        if covariance.ndim == 3:
-            return "full"
-        if covariance.shape[-1] == dim and (covariance.ndim == 1 or covariance.shape[0] == dim):
-            return "tied"
-        return "diag" if covariance.ndim == 2 else "spherical"
 
     def _is_per_memory(self, name: str, value: Tensor) -> bool:
         own = name == "covariance" and self.covariance_type != "tied"

@@ -76,8 +76,8 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         """Return the log-normaliser log Z = log_total_weight - log C_D(beta), a scalar tensor."""
         return self.log_total_weight - log_vmf_normalizer(self.dim, self.beta)
 
-    def _make_keys(self) -> Keys:
-        return Keys(self.directions, source=self.memories)
+    def _keys(self) -> Keys:
+        return self._kept("keys", lambda: Keys(self.directions, source=self.memories))
 
     def _energy(self, x: Tensor) -> Tensor:
         found = attend_centred(x, self._keys(), self.beta, self.log_weights, "dot")
