@@ -139,6 +139,10 @@ def test_an_affine_energy_is_the_density_of_mapped_points(arguments, memories):
     at = means[:4] + 0.3
     expected = np.log(np.mean([part.pdf(at) for part in parts], 0))
     np.testing.assert_allclose(mapped.log_prob(torch.as_tensor(at)), expected, rtol=1e-9)
+    found = ist.retrieve(mapped, torch.as_tensor(at))
+    rest = ist.retrieve(inner, mapped.to_inner(torch.as_tensor(at))).state
+    torch.testing.assert_close(found.state, mapped.to_outer(rest), atol=1e-4, rtol=0)
+    assert found.converged.all()
     drawn = torch.as_tensor(mapped.sample(20_000, seed=0))
     np.testing.assert_allclose(drawn.mean(0), means.mean(0), atol=0.1)
     check_energy(mapped, at)

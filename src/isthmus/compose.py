@@ -154,7 +154,7 @@ class Affine(Wrapper):
 
     matrix: Tensor | None
     scale: Tensor
-    """The diagonal of A; None if there is a matrix."""
+    """The diagonal of A, if there is no matrix."""
     shift: Tensor
 
     def __init__(
@@ -194,19 +194,15 @@ class Affine(Wrapper):
 
     def to_outer(self, x: Tensor) -> Tensor:
         """Return y of each x. (..., D) -> (..., D)"""
-        scaled = (
-            self.scale.to(x.dtype) * x if self.matrix is None else x @ self.matrix.to(x.dtype).mT
-        )
-        return scaled + self.shift.to(x.dtype)
+        matrix, shift = self.matrix, self.shift.to(x.dtype)
+        return shift + (self.scale.to(x.dtype) * x if matrix is None else x @ matrix.to(x.dtype).mT)
 
     def _score(self, x: Tensor) -> Tensor:
         return self._solved(super()._score(x), None if self.matrix is None else self.matrix.mT)
 
     def _length(self) -> float:
-        narrowest = self.scale.abs().min()
-        if self.matrix is not None:
-            narrowest = torch.linalg.svdvals(self.matrix).min()
-        return float(narrowest) * self.inner._length()
+        widths = self.scale.abs() if self.matrix is None else torch.linalg.svdvals(self.matrix)
+        return float(widths.min()) * self.inner._length()
 
     def log_normalizer(self) -> Tensor:
         """Return log Z of the inner energy plus the logarithm of the absolute determinant of A."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -32,11 +31,6 @@ class Descent(NamedTuple):
     unresolved: Tensor  # rests only because its updates are as short as rounding errors
 
 
-# An update of some rows at points (R, D), given the held coordinates, the rows' indices and the
-# tolerance. It returns new points, the lengths (R,) of the moves, and the estimated ways (R,) left.
-_Move = Callable[[Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor, Tensor]]
-
-
 @torch.no_grad()
 def descend(
     energy: Energy,
@@ -49,8 +43,20 @@ def descend(
     accelerate: bool | None = None,
 ) -> Descent:
     """Run the loop of :func:`isthmus.retrieve` on checked points (N, D)."""
-    state = start.clone()
-    move = _move(energy, state, accelerate, held is not None)
+    state, curvature = start.clone(), energy._curvature() if energy.has_step else None
+    if accelerate and curvature is None:
+        raise UnsupportedOperationError(
+            f"{type(energy).__name__} cannot be accelerated; only energies with a known bound on "
+            "their curvature can, such as Gaussian memories with round kernels. Leave accelerate "
+            "out."
+        )
+    # Moves some rows at points (R, D), given the held coordinates, the rows' indices and the
+    # tolerance. Returns new points, the lengths (R,) of the moves, and the estimated ways left.
+    move: _ClosedFormMove | _DownhillMove
+    if energy.has_step and (held is None or energy._step_holds):
+        move = _ClosedFormMove(energy, state, None if accelerate is False else curvature)
+    else:
+        move = _DownhillMove(energy, state)
     steps = torch.zeros(len(state), dtype=torch.int64, device=state.device)
     resting = torch.zeros(len(state), dtype=torch.bool, device=state.device)
     unresolved, was_near = resting.clone(), resting.clone()
@@ -76,19 +82,6 @@ def descend(
         if history is not None:
             history.append(state.clone())
     return Descent(state, steps, resting, unresolved)
-
-
-def _move(energy: Energy, state: Tensor, accelerate: bool | None, holds: bool) -> _Move:
-    curvature = energy._curvature() if energy.has_step else None
-    if accelerate and curvature is None:
-        raise UnsupportedOperationError(
-            f"{type(energy).__name__} cannot be accelerated; only energies with a known bound on "
-            "their curvature can, such as Gaussian memories with round kernels. Leave accelerate "
-            "out."
-        )
-    if not energy.has_step or (holds and not energy._step_holds):
-        return _DownhillMove(energy, state)
-    return _ClosedFormMove(energy, state, None if accelerate is False else curvature)
 
 
 class _ClosedFormMove:
