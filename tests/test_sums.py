@@ -179,6 +179,9 @@ def test_affine_energies_without_a_step_or_a_density(memories):
     assert laplace.has_step
     with pytest.raises(UnsupportedOperationError, match="held"):
         laplace.step(memories, torch.tensor([True, False, False]))
+    found = ist.retrieve(laplace, memories + 0.1, [True, False, False])
+    assert torch.equal(found.state[:, 0], memories[:, 0] + 0.1)
+    assert (found.energy < laplace.energy(memories + 0.1)).all()
 
 
 def test_completion_in_other_units(memories):

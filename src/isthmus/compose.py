@@ -179,6 +179,7 @@ class Affine(Wrapper):
             if int(torch.linalg.matrix_rank(matrix.detach().double())) < dim:
                 raise InvalidInputError("matrix is singular, so that no y has one x. Change it.")
             self.has_conditional_mean = False
+            self._step_holds = energy._curvature() is not None
         self.register_buffer("scale", scale)
         self.register_buffer("matrix", matrix)
 
