@@ -243,3 +243,19 @@ def test_without_sigma_it_is_chosen_or_asked_for():
         ist.GaussianKDE(X[:1])
     with pytest.raises(InvalidInputError, match="sigma"):
         torch.func.vmap(lambda rows: ist.GaussianKDE(rows).energy(rows[0]))(X.reshape(2, 30, 2))
+
+
+@pytest.mark.parametrize("kind", ["factors", "adaptive", "diagonal", "spherical", "own"])
+def test_narrow_kernels_keep_their_digits_in_float32(kind):
+    """Kernels a thousandth as wide as the cloud of memories, against float64."""
+    energy, _ = made(kind, 1000 * draw(N, D))
+    rough, x = energy.float(), (energy.memories.double() + draw(N, D, seed=9)).float()
+    exact, at = made(kind, 1000 * draw(N, D))[0], x.double()
+    with torch.no_grad():
+        for name, value in rough.named_parameters():
+            exact.get_parameter(name).copy_(value)
+    torch.testing.assert_close(rough.log_prob(x).double(), exact.log_prob(at), atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(rough.score(x).double(), exact.score(at), atol=1e-4, rtol=1e-4)
+    seen = torch.tensor([True, False, True])
+    found, expected = rough.log_prob(x, seen).double(), exact.log_prob(at, seen)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-6)

@@ -133,7 +133,7 @@ class GaussianMemory(MarginalMemory):
     @property
     def _log_scale(self) -> Tensor:
         if (shape := self._shape()) is not None:
-            return shape.log_scale
+            return shape.log_scale.to(self.memories)
         return 0.5 * self.dim * torch.log(2 * math.pi * self.variance)
 
     def log_normalizer(self) -> Tensor:
@@ -157,7 +157,7 @@ class GaussianMemory(MarginalMemory):
         shape = self._shape()
         if shape is not None:
             if seen is None:
-                found = Attention(shape.pull(x).logsumexp - shape.log_scale, x)
+                found = Attention(shape.pull(x).logsumexp - self._log_scale, x)
             else:
                 found = (self._attend_patterns if shape.is_full else shape.marginal)(x, seen)
             return Attention(found.logsumexp - self.log_total_weight, found.mean)
@@ -198,9 +198,9 @@ class GaussianMemory(MarginalMemory):
             at_zero = self._predicted(known, slopes, given.new_zeros(given.shape[1]))
             own = slopes.flatten(1) if slopes.ndim == 3 else at_zero[:, :0]
             found = shape.pooled(given, torch.cat([at_zero, own], 1))
-            mean, pooled = found.mean.split([at_zero.shape[1], own.shape[1]], 1)
+            mean, pooled = found.mean.to(x.dtype).split([at_zero.shape[1], own.shape[1]], 1)
             slopes = pooled.unflatten(1, slopes.shape[1:]) if slopes.ndim == 3 else slopes
-            total[rows] = found.logsumexp - shape.log_scale
+            total[rows] = (found.logsumexp - shape.log_scale).to(x.dtype)
             points[:, ~known] = mean + (slopes @ given[..., None])[..., 0]
             means[rows] = points
         return Attention(total, means - self._keys().centre)

@@ -42,6 +42,11 @@ class Shape:
         precision: Tensor | None = None,
         log_weights: Tensor | None = None,
     ) -> None:
+        if precision is not None and memories.device.type != "mps":
+            # Logits are small differences of products that float32 does not resolve.
+            memories, centre, root = memories.double(), centre.double(), root.double()
+            precision = precision.double()
+            log_weights = None if log_weights is None else log_weights.double()
         self.centre, self.root, self.precision = centre, root, precision
         self.log_weights, self.dim = log_weights, memories.shape[1]
         if root.ndim == 2:
@@ -113,9 +118,12 @@ class Shape:
             else:
                 move, mean_precision = force / mean_precision, None
         if self.root.ndim == 1:
-            return Pull(found.logsumexp, force / self.root, x + move * self.root, mean_precision)
-        shared = self.inverse.mT @ self.inverse
-        return Pull(found.logsumexp, force @ self.inverse, x + move @ self.root.mT, shared)
+            parts = found.logsumexp, force / self.root, x + move * self.root
+        else:
+            parts = found.logsumexp, force @ self.inverse, x + move @ self.root.mT
+            mean_precision = self.inverse.mT @ self.inverse
+        precision = None if mean_precision is None else mean_precision.to(x.dtype)
+        return Pull(*(part.to(x.dtype) for part in parts), precision)
 
     def logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """Return the logarithms of kernels over the coordinates seen, up to a term per point."""
@@ -129,6 +137,7 @@ class Shape:
 
     def spread(self, noise: Tensor, chosen: Tensor) -> Tensor:
         """Return displacements from the chosen memories (n,), of standard normal noise (n, D)."""
+        dtype = noise.dtype
         if self.precision is not None:
             own = self.precision[chosen]
             if own.ndim == 3:
@@ -136,7 +145,7 @@ class Shape:
                 noise = torch.linalg.solve_triangular(root, noise[..., None], upper=True)[..., 0]
             else:
                 noise = noise / own.sqrt()
-        return self.to_data(noise)
+        return self.to_data(noise).to(dtype)
 
     def pooled(self, x: Tensor, values: Tensor) -> Attention:
         """Return the log-sum-exp and the mean of values (N, V) over the memories. (..., V)"""
@@ -157,7 +166,8 @@ class Shape:
         else:
             found = _pooled(*self._seen_features(z, seen), self.log_weights, self.mapped)
             mean = found.mean
-        return Attention(found.logsumexp - log_scale, mean * self.root)
+        mean = (mean * self.root).to(x.dtype)
+        return Attention((found.logsumexp - log_scale).to(x.dtype), mean)
 
     def _seen_features(self, z: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys whose products are logits of the coordinates seen."""
