@@ -245,7 +245,7 @@ def test_without_sigma_it_is_chosen_or_asked_for():
         torch.func.vmap(lambda rows: ist.GaussianKDE(rows).energy(rows[0]))(X.reshape(2, 30, 2))
 
 
-@pytest.mark.parametrize("kind", ["factors", "adaptive", "diagonal", "spherical", "own"])
+@pytest.mark.parametrize("kind", ["factors", "adaptive", "diagonal", "spherical", "own", "full"])
 def test_narrow_kernels_keep_their_digits_in_float32(kind):
     """Kernels a thousandth as wide as the cloud of memories, against float64."""
     energy, _ = made(kind, 1000 * draw(N, D))
@@ -254,8 +254,10 @@ def test_narrow_kernels_keep_their_digits_in_float32(kind):
     with torch.no_grad():
         for name, value in rough.named_parameters():
             exact.get_parameter(name).copy_(value)
-    torch.testing.assert_close(rough.log_prob(x).double(), exact.log_prob(at), atol=1e-5, rtol=1e-6)
-    torch.testing.assert_close(rough.score(x).double(), exact.score(at), atol=1e-4, rtol=1e-4)
-    seen = torch.tensor([True, False, True])
+    loose, seen = 1e-3 if kind == "full" else 1e-5, torch.tensor([True, False, True])
+    found, expected = rough.log_prob(x).double(), exact.log_prob(at)
+    torch.testing.assert_close(found, expected, atol=loose, rtol=1e-6)
+    found, expected = rough.score(x).double(), exact.score(at)
+    torch.testing.assert_close(found, expected, atol=10 * loose, rtol=1e-4)
     found, expected = rough.log_prob(x, seen).double(), exact.log_prob(at, seen)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(found, expected, atol=loose, rtol=1e-6)

@@ -151,9 +151,11 @@ class Shape:
         """Return the log-sum-exp and the mean of values (N, V) over the memories. (..., V)"""
         z = self.to_round(x)
         if self.precision is None:
-            bias = -0.5 * self.mapped.square().sum(1)
+            wide = torch.float32 if z.device.type == "mps" else torch.float64
+            z, mapped = z.to(wide), self.mapped.to(wide)
+            bias = -0.5 * mapped.square().sum(1)
             bias = bias if self.bias is None else bias + self.bias
-            return _pooled(z, self.mapped, bias, values, 0.5 * z.square().sum(-1))
+            return _pooled(z, mapped, bias, values, 0.5 * z.square().sum(-1))
         return _pooled(self._features(z), self.keys.memories, self.bias, values)
 
     def marginal(self, x: Tensor, seen: Tensor) -> Attention:
