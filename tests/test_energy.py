@@ -88,26 +88,28 @@ def test_no_points_are_fine(make_energy, memories):
         assert energy.sample(0).shape == (0, 3)
 
 
+def smooth_parameters(energy: Energy) -> dict[str, Tensor]:
+    """The parameters that are finite: a log-weight of minus infinity has no derivative."""
+    return {name: each for name, each in energy.named_parameters() if torch.isfinite(each).all()}
+
+
 def test_derivatives_in_points_and_in_every_parameter(make_energy, memories, points):
     energy = make_energy(memories[:4]).requires_grad_()
-    values = dict(energy.named_parameters())
-    smooth = {name: value for name, value in values.items() if torch.isfinite(value).all()}
+    smooth = smooth_parameters(energy)
     assert "memories" in smooth
 
     def function(x: Tensor, *parameters: Tensor) -> Tensor:
         chosen = dict(zip(smooth, parameters, strict=True))
         return torch.func.functional_call(energy, chosen, (x,))
 
-    leaves = [points[:2].clone().requires_grad_()]
-    leaves += [value.detach().clone().requires_grad_() for value in smooth.values()]
+    leaves = [each.detach().clone().requires_grad_() for each in (points[:2], *smooth.values())]
     assert gradcheck(function, leaves)
     assert gradgradcheck(function, leaves)
 
 
 def test_the_closed_form_score_is_differentiable_in_every_parameter(make_density, memories, points):
     energy = make_density(memories[:4]).requires_grad_()
-    values = dict(energy.named_parameters())
-    smooth = {name: value for name, value in values.items() if torch.isfinite(value).all()}
+    smooth = smooth_parameters(energy)
 
     def function(x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         twin = copy.deepcopy(energy)
@@ -116,8 +118,7 @@ def test_the_closed_form_score_is_differentiable_in_every_parameter(make_density
             twin.register_buffer(name, value)
         return twin.score(x), twin.log_prob(x)
 
-    leaves = [points[:2].clone().requires_grad_()]
-    leaves += [value.detach().clone().requires_grad_() for value in smooth.values()]
+    leaves = [each.detach().clone().requires_grad_() for each in (points[:2], *smooth.values())]
     assert gradcheck(function, leaves)
 
 

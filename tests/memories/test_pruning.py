@@ -88,13 +88,6 @@ def test_clusters_basins_and_certificates_agree_with_all_memories(
     np.testing.assert_allclose(indexed[0].fixed_points, dense[0].fixed_points, atol=1e-4)
 
 
-def test_auto_leaves_small_memories_alone() -> None:
-    memories, points = clusters(3000), clusters(100, seed=1)
-    auto, dense = ist.GaussianKDE(memories, 0.3), ist.GaussianKDE(memories, 0.3, index=False)
-    assert torch.equal(auto.log_prob(points), dense.log_prob(points))
-    assert "fewer than 30,000 memories" in str(auto.index_report())
-
-
 def test_auto_waits_for_queries_then_uses_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "FEWEST_MEMORIES", 2000)
     monkeypatch.setattr(pruning, "QUERIES", 500)
