@@ -123,7 +123,8 @@ class Shape:
             parts = found.logsumexp, force @ self.inverse, x + move @ self.root.mT
             mean_precision = self.inverse.mT @ self.inverse
         precision = None if mean_precision is None else mean_precision.to(x.dtype)
-        return Pull(*(part.to(x.dtype) for part in parts), precision)
+        logsumexp, force, target = (part.to(x.dtype) for part in parts)
+        return Pull(logsumexp, force, target, precision)
 
     def logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """Return the logarithms of kernels over the coordinates seen, up to a term per point."""
