@@ -156,7 +156,8 @@ def _read(tree: Any, arrays: Arrays) -> Any:
     if kind == "TableMixture":
         numbers, shares = parts["numbers"], parts["shares"]
         if numbers is None:
-            means, given = shares[0].new_zeros(len(shares[0]), 0), {"log_weights": parts["log_weights"]}
+            means = shares[0].new_zeros(len(shares[0]), 0)
+            given = {"log_weights": parts["log_weights"]}
         else:
             means, given = numbers.means, numbers._settings()
         energy = memories.TableMixture(means, shares, **given)

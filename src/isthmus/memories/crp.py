@@ -12,7 +12,7 @@ from torch import Tensor
 from isthmus.distribution import Line
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import ComponentMeans
-from isthmus.memories.student_mixture import StudentMixture
+from isthmus.memories.table_mixture import StudentMixture
 from isthmus.validation import as_entries, as_flag, as_positive, is_transforming
 
 
