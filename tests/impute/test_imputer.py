@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from isthmus.errors import InvalidInputError
 from isthmus.impute import MemoryImputer
@@ -289,3 +290,8 @@ def test_a_column_of_very_many_categories() -> None:
 def test_columns_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="same name"):
         MemoryImputer().fit(pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"]))
+
+
+@parametrize_with_checks([MemoryImputer()])
+def test_scikit_learn_checks(estimator, check) -> None:
+    check(estimator)

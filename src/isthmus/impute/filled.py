@@ -34,6 +34,7 @@ Candidate = float | Literal["tables"] | None
 
 # Bandwidths to choose from, in standard deviations of a column.
 SIGMAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+CANDIDATES: dict[str, list[Candidate]] = {"kde": [*SIGMAS], "crp": [None], "tables": ["tables"]}
 FEWEST_MEMORIES = 5
 # The check hides cells in at most this many rows, and learns from at most this many others.
 CHECKED_ROWS, LEARNED_ROWS = 2000, 20_000
@@ -222,10 +223,22 @@ def fill_gaps(
     if model is not None:
         require_kind(model, "model", TableModel)
         return _filled_by_model(model, rows, names, how)
-    source = rows if memory is None else _columns_of(memory, names)
+    source = rows
+    if memory is not None:
+        held = getattr(memory, "columns", names)
+        if absent := [repr(name) for name in names if name not in held]:
+            raise InvalidInputError(f"memory has no column called {listed(absent, 5)}.")
+        memory = memory[list(names)] if hasattr(memory, "columns") else memory
+        source = as_table(memory, names)[0]
     if energy is None and sigma is None and standardise:
         energy = "memory"
-    tried = _candidates(energy, sigma)
+    if energy is not None:
+        as_choice(energy, "energy", ("memory", *CANDIDATES))
+    tried = CANDIDATES.get(energy or "", [*SIGMAS, None])
+    if sigma is not None:
+        if energy not in (None, "kde"):
+            raise InvalidInputError(f"sigma is the bandwidth of the energy kde, not of {energy}.")
+        tried = [as_number(sigma, "sigma", above=0)]
     scaling = Scaling.of(source, standardise or energy == "memory")
     result = FilledTable(rows, np.isnan(rows), names, "", None, how, scaling.scale)
     if energy == "memory":
@@ -240,18 +253,6 @@ def fill_gaps(
         return result
     note = _note_on_blanks(np.array(names)[blank.any(0)], "nearly empty")
     return replace(result, X=np.where(blank, np.nan, result.X), notes=(*result.notes, note))
-
-
-def _candidates(energy: str | None, sigma: float | None) -> list[Candidate]:
-    """Return the energies to choose from, and refuse others."""
-    choices: dict[Any, list[Candidate]] = {"kde": [*SIGMAS], "crp": [None], "tables": ["tables"]}
-    if energy is not None:
-        as_choice(energy, "energy", ("memory", *choices))
-    if sigma is None:
-        return choices.get(energy, [*SIGMAS, None])
-    if energy not in (None, "kde"):
-        raise InvalidInputError(f"sigma is the bandwidth of the energy kde, not of {energy}.")
-    return [as_number(sigma, "sigma", above=0)]
 
 
 def _filled_by_energy(
@@ -337,14 +338,6 @@ def _filled_from_memory(
         baseline=baseline if measured else None,
         notes=tuple(notes),
     )
-
-
-def _columns_of(memory: Any, names: tuple[str, ...]) -> FloatArray:
-    """Return the rows of a table in the columns of another."""
-    absent = [repr(name) for name in names if name not in getattr(memory, "columns", names)]
-    if absent:
-        raise InvalidInputError(f"memory has no column called {listed(absent, 5)}.")
-    return as_table(memory[list(names)] if hasattr(memory, "columns") else memory, names)[0]
 
 
 def hide_and_fill(
