@@ -327,8 +327,14 @@ def _score_model(
         context = sequence[:, :size]
         order = torch.zeros(probes, dtype=torch.float64)
         if grid is None:
-            row = _annealed_scores(model, context, points, scale=box / 2, seed=size)
-            row["kl"], order[:] = row["nll"] + truth.mean(1), torch.nan
+            energy = model.condition(context)
+            normalizer = annealed_log_normalizer(
+                energy, scale=box / 2, batch=len(context), seed=size
+            )
+            nll = _scaled(energy, points).mean(1) + normalizer.value
+            unknown = torch.full((len(context), len(TEMPERATURES)), torch.nan, dtype=torch.float64)
+            row = {"nll": nll, "tempered": unknown, "normalizer_error": normalizer.error}
+            row["kl"], order[:] = nll + truth.mean(1), torch.nan
         else:
             density = GridDensity(model, context, grid)
             row = {**density.scores(points), "kl": density.kl_from(truth)}
@@ -386,17 +392,6 @@ class GridDensity:
         mass = (log_prob + self.grid.log_weights).softmax(-1)
         gap = torch.where(mass > 0, log_prob - self.log_prob, 0.0)  # no 0 times infinity
         return (mass * gap).sum(-1)
-
-
-def _annealed_scores(
-    model: Any, context: Tensor, points: Tensor, *, scale: float, seed: int
-) -> dict[str, Tensor]:
-    """Return the scores of :class:`GridDensity` by annealing; NaN for temperatures but 1."""
-    energy = model.condition(context)
-    normalizer = annealed_log_normalizer(energy, scale=scale, batch=len(context), seed=seed)
-    unknown = torch.full((len(context), len(TEMPERATURES)), torch.nan, dtype=torch.float64)
-    nll = _scaled(energy, points).mean(1) + normalizer.value
-    return {"nll": nll, "tempered": unknown, "normalizer_error": normalizer.error}
 
 
 def _scaled(energy: Energy, x: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def read_model(folder: str | Path, *kinds: type[StoredModel]) -> Any:
 def restored(
     kind: type[StoredModel], settings: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> Any:
-    """Return a model of a class with given settings and weights."""
+    """Return a model of a class with settings and weights of a file."""
     config = kind.config_type.from_dict(settings)
     layers = getattr(config, "layers", 0)
     if layers > len(weights):  # making them could take for ever
