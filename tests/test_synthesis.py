@@ -77,7 +77,7 @@ def test_the_check_knows_good_draws_from_bad_and_copies_from_new_rows() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 2)) @ np.array([[1.0, 0.99], [0.0, 0.1]])
     good, wide = draw_rows(X, 10), draw_rows(X, 10, sigma=1.5)
-    tiny = draw_rows(X, 10, sigma=1e-5, privacy=0)
+    tiny = draw_rows(X, 10, sigma=1e-5, outside=True)
     assert good.auc < 0.65
     assert wide.auc > 0.8
     assert 0.5 < good.distance_ratio < 2
@@ -96,6 +96,20 @@ def test_privacy_hides_which_rows_were_learned_and_keeps_moments() -> None:
     assert near.summary["membership"] == near.membership
     np.testing.assert_allclose(far.rows.mean(), X.mean(0), atol=0.3)
     np.testing.assert_allclose(far.rows.cov(), np.cov(X.T), atol=0.15 * np.cov(X.T).max())
+
+
+@pytest.mark.parametrize("model", ["tables", "kernel"])
+def test_columns_are_distributed_as_in_the_table(model) -> None:
+    rng = np.random.default_rng(0)
+    size = rng.lognormal(0, 2, 300)
+    table = pd.DataFrame({"size": size, "price": size ** rng.normal(1, 0.1, 300), "few": 0.0})
+    table["few"] = np.where(size > 1, 1976, rng.choice([1976, 1982, 1987], 300))
+    table.loc[::7, "price"] = np.nan
+    rows = draw_rows(table, 4000, model=model, check=False).rows
+    for name in table:
+        assert ks_2samp(rows[name].dropna(), table[name].dropna()).statistic < 0.03
+    assert set(rows.few) == {1976, 1982, 1987}
+    assert (rows.few[rows["size"] > 1.5] == 1976).mean() > 0.9
 
 
 def test_frames_of_polars_keep_their_names() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -43,6 +43,9 @@ MOSTLY_REPEATED = 0.9
 # The check keeps this share of the rows apart, and needs at least this many.
 HELD_OUT, FEWEST_CHECKED, MOST_CHECKED = 0.3, 15, 2000
 MOST_DRAWS = 10**9
+# Draws of the model whose ranks tell where a draw is in its distribution.
+POOL = 4096
+SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +115,7 @@ def draw_rows(
     *,
     model: str = "auto",
     sigma: float | None = None,
-    privacy: float = 0.2,
+    privacy: float = 0.0,
     outside: bool = False,
     check: bool = True,
     given: Mapping[Any, Any] | None = None,
@@ -123,9 +126,10 @@ def draw_rows(
 
     Small tables of numbers are drawn from their in-context density
     (:class:`isthmus.incontext.ICLTables`). Of others, a row is chosen and moved by a Gaussian
-    kernel with the shape of the data (:func:`isthmus.bandwidth.choose`). Numbers are rounded as the
-    table's are; frequent values and categories are those of the chosen or nearest row, exchanged
-    with those of a similar row if nothing else would change.
+    kernel with the shape of the data (:func:`isthmus.bandwidth.choose`). Then the values of each
+    column of numbers are replaced by the quantiles of the table at their ranks, so that columns
+    are distributed as in the table, and rounded as there. Categories are those of the chosen row,
+    and values are exchanged with those of a similar row if a draw would be a copy.
 
     Parameters
     ----------
@@ -143,7 +147,8 @@ def draw_rows(
         and covariances stay. 0 is closest to the data. It is no guarantee: see `Draws.membership`.
         Draws that are `given` values get none.
     outside : bool
-        Allow values outside the range of a column.
+        Allow values outside the range of a column. Draws are then those of the density itself, as
+        are draws that are `given` values: columns need not be distributed as in the table.
     check : bool
         Draw also from 70 % of the rows, and compare with the others.
     given : dict, optional
@@ -272,11 +277,21 @@ class _RowGenerator:
         self.outside, self.privacy, self.seed = outside, privacy, seed
         self.gaps = np.isnan(self.codes) & keep_gaps
         self.given: dict[int, tuple[float, float]] = {}
+        self.chances: FloatArray | None = None
         if np.isnan(self.codes).any():
             self.codes = _filled(self.codes, np.random.default_rng(seed))
         self.low, self.high = self.codes.min(0), self.codes.max(0)
         self.moving = np.setdiff1d(np.flatnonzero(self.low < self.high), list(self.levels))
-        self.kept = self._atoms()
+        times = Counter(_keys(self.codes))
+        self.known = set(times)
+        # Where rows repeat as a rule, new ones do, too.
+        alone = sum(count == 1 for count in times.values())
+        self.repeats = alone <= (1 - MOSTLY_REPEATED) * len(self.codes)
+        self.atoms = self._atoms()
+        self.kept = self.atoms.copy()
+        if self._has_margins():
+            self.kept[:, self.moving] = False
+        self.pool: FloatArray | None = None
         self.decimals = {place: count_decimals(self.codes[:, place]) for place in self.moving}
         self.scales = robust_scales(self.codes)
         self.scales[self.scales == 0] = 1.0
@@ -294,11 +309,6 @@ class _RowGenerator:
                 width = choose(rows, seed=seed)
                 self.kind, self.adaptive = width.kind, width.factors is not None
             self.kde = GaussianKDE(rows, width)
-        times = Counter(_keys(self.codes))
-        self.known = set(times)
-        # Where rows repeat as a rule, new ones do, too.
-        alone = sum(count == 1 for count in times.values())
-        self.repeats = alone <= (1 - MOSTLY_REPEATED) * len(self.codes)
 
     def _set_density(self, required: bool) -> None:
         """Read the table in context, if it is small and has no categories."""
@@ -308,7 +318,7 @@ class _RowGenerator:
         reader = pretrained("tables")
         most_rows, most_columns = reader.config.max_rows, reader.config.max_columns
         fits = not self.levels and 1 <= len(self.moving) <= most_columns
-        if fits and FEWEST_ROWS <= len(self.codes) <= most_rows and not self.kept.all():
+        if fits and FEWEST_ROWS <= len(self.codes) <= most_rows and not self.atoms.all():
             self.density, self.kind = reader.condition(self.codes[:, self.moving]), TABLES
         elif required:
             raise InvalidInputError(
@@ -317,8 +327,12 @@ class _RowGenerator:
                 'not all frequent values. Use model="kernel".'
             )
 
+    def _has_margins(self) -> bool:
+        """Return True if the values of each column that moves are those of the table."""
+        return not (self.given or self.outside or self.repeats)
+
     def _atoms(self) -> NDArray[np.bool_]:
-        """Return True for cells whose value does not move. (m, D)"""
+        """Return True for cells whose column does not move, or whose value is frequent. (m, D)"""
         count = len(self.codes)
         kept = np.ones(self.codes.shape, dtype=bool)
         for place in self.moving:
@@ -332,11 +346,11 @@ class _RowGenerator:
         generator = torch.Generator().manual_seed(self.seed)
         random = np.random.default_rng(self.seed)
         drawn, chosen = np.empty((n, self.codes.shape[1])), np.empty(n, dtype=np.intp)
-        fixed = np.asarray(self.kept.all(1)) & (not self.repeats)
         wrong = np.ones(n, dtype=bool)
         for number in range(TRIES + 1):
             drawn[wrong], chosen[wrong] = self._proposed(int(wrong.sum()), generator, random)
-            self._cross(drawn, chosen, wrong & fixed[chosen], NEIGHBORS * (number + 1), random)
+            if number:  # where a new draw is a copy again, nothing else would change
+                self._cross(drawn, chosen, wrong & self.copied(drawn), NEIGHBORS * number, random)
             wrong = self.copied(drawn) & (not self.repeats)
             if not self.outside:
                 wrong |= ((drawn < self.low) | (drawn > self.high)).any(1)
@@ -358,7 +372,7 @@ class _RowGenerator:
 
     def set_given(self, given: Mapping[Any, Any]) -> None:
         """Choose rows by the mass that their kernels have where draws must lie."""
-        log_weights = np.zeros(len(self.codes))
+        log_weights, self.kept = np.zeros(len(self.codes)), self.atoms
         names = list(self.table.dtypes.index)
         for name, value in given.items():
             if name not in names:
@@ -443,27 +457,51 @@ class _RowGenerator:
         self, n: int, generator: torch.Generator, random: np.random.Generator
     ) -> tuple[FloatArray, NDArray[Any]]:
         """Return n draws, rounded as the table is, and the rows that give their fixed values."""
-        if self.density is None:
-            if self.given:
-                chosen = random.choice(len(self.codes), size=n, p=self.chances)
-            else:
-                chosen = random.integers(len(self.codes), size=n)
-            if self.kde is None:
-                return self.codes[chosen].copy(), chosen
-            noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy() * self.units
-            noisy = self._conditioned(noisy, chosen, random)
-        else:
-            noisy = np.asarray(self.density.sample(n, seed=generator))
-            chosen = self._tree().query(noisy / self.units)[1]
-        if self.privacy and not self.given:
-            noisy = self._blurred(noisy, random)
+        moved, chosen = self._moved(n, generator, random)
+        if self._has_margins() and len(self.moving):
+            if self.pool is None:
+                self.pool = np.sort(self._moved(POOL, generator, random)[0], axis=0)
+            moved = self._with_margins(moved, self.pool, random)
         rows = self.codes[chosen].copy()
         for at, place in enumerate(self.moving):
             decimals = self.decimals[place]
-            values = noisy[:, at] if decimals is None else np.round(noisy[:, at], decimals)
+            values = moved[:, at] if decimals is None else np.round(moved[:, at], decimals)
             values = self._stored(values, place)
             rows[:, place] = np.where(self.kept[chosen, place], rows[:, place], values)
         return rows, chosen
+
+    def _moved(
+        self, n: int, generator: torch.Generator, random: np.random.Generator
+    ) -> tuple[FloatArray, NDArray[Any]]:
+        """Return n draws of the columns that move, and the rows that they are of or next to."""
+        if self.density is not None:
+            noisy = np.asarray(self.density.sample(n, seed=generator))
+            chosen = self._tree().query(noisy / self.units)[1]
+        else:
+            chosen = random.choice(len(self.codes), size=n, p=self.chances)
+            if self.kde is None:
+                return self.codes[chosen][:, self.moving], chosen
+            noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy() * self.units
+            noisy = self._conditioned(noisy, chosen, random)
+        if self.privacy and not self.given:
+            noisy = self._blurred(noisy, random)
+        return noisy, chosen
+
+    def _with_margins(
+        self, moved: FloatArray, pool: FloatArray, random: np.random.Generator
+    ) -> FloatArray:
+        """Replace values by the quantiles of the table at their ranks among a pool of draws.
+
+        Between values of the table, others are drawn only in columns that hardly repeat any.
+        """
+        for at, place in enumerate(self.moving):
+            first, last = (np.searchsorted(pool[:, at], moved[:, at], side) for side in SIDES)
+            ranks = first + random.random(len(moved)) * (last - first)
+            known = self.table.codes[:, place]
+            known = known[~np.isnan(known)]
+            method = "nearest" if len(np.unique(known)) <= len(known) / 2 else "linear"
+            moved[:, at] = np.quantile(known, ranks / len(pool), method=method)
+        return moved
 
     def _blurred(self, noisy: FloatArray, random: np.random.Generator) -> FloatArray:
         """Add noise with the covariance of the table, and shrink to the mean: moments stay."""
