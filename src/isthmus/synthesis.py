@@ -43,8 +43,8 @@ MOSTLY_REPEATED = 0.9
 # The check keeps this share of the rows apart, and needs at least this many.
 HELD_OUT, FEWEST_CHECKED, MOST_CHECKED = 0.3, 15, 2000
 MOST_DRAWS = 10**9
-# Draws of the model whose ranks tell where a draw is in its distribution.
-POOL = 4096
+# Draws that are ranked, at least: among fewer, ranks would hide how columns are related.
+FEWEST_RANKED = 128
 SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
@@ -291,7 +291,6 @@ class _RowGenerator:
         self.kept = self.atoms.copy()
         if self._has_margins():
             self.kept[:, self.moving] = False
-        self.pool: FloatArray | None = None
         self.decimals = {place: count_decimals(self.codes[:, place]) for place in self.moving}
         self.scales = robust_scales(self.codes)
         self.scales[self.scales == 0] = 1.0
@@ -346,7 +345,7 @@ class _RowGenerator:
         generator = torch.Generator().manual_seed(self.seed)
         random = np.random.default_rng(self.seed)
         drawn, chosen = np.empty((n, self.codes.shape[1])), np.empty(n, dtype=np.intp)
-        wrong = np.ones(n, dtype=bool)
+        wrong, self.pool = np.ones(n, dtype=bool), np.empty((0, len(self.moving)))
         for number in range(TRIES + 1):
             drawn[wrong], chosen[wrong] = self._proposed(int(wrong.sum()), generator, random)
             if number:  # where a new draw is a copy again, nothing else would change
@@ -457,11 +456,13 @@ class _RowGenerator:
         self, n: int, generator: torch.Generator, random: np.random.Generator
     ) -> tuple[FloatArray, NDArray[Any]]:
         """Return n draws, rounded as the table is, and the rows that give their fixed values."""
-        moved, chosen = self._moved(n, generator, random)
-        if self._has_margins() and len(self.moving):
-            if self.pool is None:
-                self.pool = np.sort(self._moved(POOL, generator, random)[0], axis=0)
-            moved = self._with_margins(moved, self.pool, random)
+        count = n if len(self.pool) else max(n, FEWEST_RANKED)
+        moved, chosen = self._moved(count, generator, random)
+        if self._has_margins():
+            # Draws are ranked among themselves, so that each part of a column is drawn as often.
+            self.pool = self.pool if len(self.pool) else np.sort(moved, axis=0)
+            moved = self._with_margins(moved, random)
+        moved, chosen = moved[:n], chosen[:n]
         rows = self.codes[chosen].copy()
         for at, place in enumerate(self.moving):
             decimals = self.decimals[place]
@@ -473,7 +474,22 @@ class _RowGenerator:
     def _moved(
         self, n: int, generator: torch.Generator, random: np.random.Generator
     ) -> tuple[FloatArray, NDArray[Any]]:
-        """Return n draws of the columns that move, and the rows that they are of or next to."""
+        """Return n draws of the columns that move, and the rows that they are of or next to.
+
+        Far draws of heavy tails are taken again.
+        """
+        moved, chosen = self._drawn(n, generator, random)
+        low, high = self.low[self.moving], self.high[self.moving]
+        for _ in range(TRIES if self._has_margins() else 0):
+            beyond = ((moved < low) | (moved > high)).any(1)
+            if not beyond.any():
+                break
+            moved[beyond], chosen[beyond] = self._drawn(int(beyond.sum()), generator, random)
+        return moved, chosen
+
+    def _drawn(
+        self, n: int, generator: torch.Generator, random: np.random.Generator
+    ) -> tuple[FloatArray, NDArray[Any]]:
         if self.density is not None:
             noisy = np.asarray(self.density.sample(n, seed=generator))
             chosen = self._tree().query(noisy / self.units)[1]
@@ -487,20 +503,21 @@ class _RowGenerator:
             noisy = self._blurred(noisy, random)
         return noisy, chosen
 
-    def _with_margins(
-        self, moved: FloatArray, pool: FloatArray, random: np.random.Generator
-    ) -> FloatArray:
-        """Replace values by the quantiles of the table at their ranks among a pool of draws.
+    def _with_margins(self, moved: FloatArray, random: np.random.Generator) -> FloatArray:
+        """Replace values by the quantiles of the table at their ranks among the first draws.
 
         Between values of the table, others are drawn only in columns that hardly repeat any.
         """
         for at, place in enumerate(self.moving):
-            first, last = (np.searchsorted(pool[:, at], moved[:, at], side) for side in SIDES)
+            pool = self.pool[:, at]
+            first, last = (np.searchsorted(pool, moved[:, at], side) for side in SIDES)
             ranks = first + random.random(len(moved)) * (last - first)
             known = self.table.codes[:, place]
             known = known[~np.isnan(known)]
-            method = "nearest" if len(np.unique(known)) <= len(known) / 2 else "linear"
-            moved[:, at] = np.quantile(known, ranks / len(pool), method=method)
+            values, places = np.sort(known), ranks / len(pool) * (len(known) - 1)
+            if len(np.unique(values)) <= len(values) / 2:
+                places = np.rint(places)
+            moved[:, at] = np.interp(places, np.arange(len(values)), values)
         return moved
 
     def _blurred(self, noisy: FloatArray, random: np.random.Generator) -> FloatArray:
