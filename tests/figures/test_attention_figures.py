@@ -7,7 +7,7 @@ from isthmus.attention import PreNormAttention, vmf_view
 from isthmus.figures import attention_sphere
 from isthmus.figures.style import png_bytes
 from isthmus.paper.attention import Experiment, TrainingRun
-from isthmus.paper.figures.records import attention_experiment
+from isthmus.paper.figures import attention_experiment
 
 
 def view(length: int = 6, **options):

@@ -125,7 +125,7 @@ def test_notes_are_no_wider_than_the_axes_of_a_small_panel() -> None:
 def test_a_tree_has_the_merges_of_scipy(count: int) -> None:
     points = RNG.normal(size=(count, 3))
     tree = ward(points) if count > 1 else np.empty((0, 4))
-    figure = cluster_tree(tree, sizes=np.full(count, 12), resolution=0.5)
+    figure = cluster_tree(tree, sizes=np.full(count, 12))
     figure.draw_without_rendering()
     axes = figure.axes[0]
     if count > 1:

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 import isthmus as ist
-from isthmus.figures import completion, hero, landscapes_1d, landscapes_2d, samples_against_density
+from isthmus.figures import completion, hero, landscapes_1d, landscapes_2d
 from isthmus.figures.landscapes import ring
 from isthmus.figures.style import png_bytes
 
@@ -29,7 +29,6 @@ def energies_on(memories: torch.Tensor) -> dict[str, ist.Energy]:
 
 
 KDE = ist.GaussianKDE(PLANE, sigma=0.4)
-DRAWS = {name: KDE.sample(50, seed=seed) for seed, name in enumerate(["first", "second"])}
 
 
 def draw_line() -> Figure:
@@ -48,8 +47,7 @@ FIGURES: list[Callable[[], Figure]] = [
     draw_line,
     draw_plane,
     draw_completion,
-    lambda: samples_against_density(KDE, DRAWS, resolution=41),
-    lambda: hero(KDE, PLANE, ring(6, 2.0), DRAWS["first"], HALF[:2], IMAGES[:2], (4, 3)),
+    lambda: hero(KDE, PLANE, ring(6, 2.0), KDE.sample(50), HALF[:2], IMAGES[:2], (4, 3)),
 ]
 
 

@@ -52,7 +52,7 @@ def draw_landscapes() -> Figure:
 
 
 def draw_samples() -> Figure:
-    return context_samples(small(), some_tasks(), 5, draws=12, steps=3, resolution=21)
+    return context_samples(small(), some_tasks(), 5, draws=12, resolution=21)
 
 
 FIGURES = [draw_landscapes, draw_samples, lambda: nll_against_context(some_evaluation())]
@@ -92,7 +92,7 @@ def test_dots_of_the_model_are_langevin_draws_given_the_context() -> None:
         above, below = figure.axes[column], figure.axes[column + 2]
         np.testing.assert_allclose(above.lines[0].get_xydata(), both[column, 5:], atol=1e-6)
         energy = small().condition(both[column, :5])
-        drawn = draw(energy, 12, ist.Langevin(step_size=0.02), seed=1 + column, steps=3)
+        drawn = draw(energy, 12, ist.Langevin(step_size=0.02), seed=1 + column, steps=100)
         np.testing.assert_allclose(below.lines[0].get_xydata(), drawn, atol=1e-6)
         np.testing.assert_allclose(below.lines[1].get_xydata(), both[column, :5], atol=1e-6)
 

@@ -1,14 +1,19 @@
-"""Figures of single parts show what the numbers say."""
+"""Figures of learned memories and of the report draw what the models say."""
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 
 import isthmus as ist
-from isthmus.figures.style import png_bytes
-from isthmus.paper.figures.capacity import kde_and_hopfield
-from isthmus.paper.figures.clustering import NEW, four_models
+from isthmus.paper.figures import (
+    draw_new_region,
+    four_models,
+    kde_and_hopfield,
+    memory_creation,
+)
 
 
 def angles(axes) -> dict[str, float]:
@@ -37,8 +42,6 @@ def test_pies_are_posteriors() -> None:
     shares = angles(right)
     assert len(shares) == 3
     assert list(shares.values())[-1] == pytest.approx(360 * new / (new + known), abs=0.01)
-    assert NEW == "#009e73"
-    assert png_bytes(figure, dpi=30)
 
 
 def paths(axes, colour: str) -> list[np.ndarray]:
@@ -60,4 +63,27 @@ def test_paths_are_the_same_on_a_circle_only() -> None:
             for colour in ("#22303c", "#e69f00")
         ]
         assert np.allclose(*ends, atol=1e-3) == same
-    assert png_bytes(figure, dpi=30)
+
+
+MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])
+COUNTS = np.array([8.0, 4.0])
+
+
+def test_only_panels_that_can_open_memories_are_hatched() -> None:
+    growing = ist.CRPMixture(MEANS, COUNTS, beta=2.0, rho=0.2, alpha=1.0)
+    figure = memory_creation(ist.Mixture(MEANS, beta=2.0), [growing], 3.0, {"a": {1.0: 0.5}})
+    hatched = [
+        any(isinstance(part, LineCollection) for part in axes.collections) for axes in figure.axes
+    ]
+    assert hatched == [False, True, False]
+
+
+def test_the_region_of_new_memories_is_where_their_responsibility_wins() -> None:
+    axis, shares = np.linspace(-3, 3, 201), []
+    points = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    for alpha in (0.1, 1.0, 10.0):
+        energy = ist.CRPMixture(MEANS, COUNTS, beta=2.0, rho=0.2, alpha=alpha)
+        new = energy.responsibilities(points).argmax(1) == len(MEANS)
+        shares.append(draw_new_region(Figure().subplots(), energy, 3.0))
+        assert shares[-1] == pytest.approx(new.mean())
+    assert shares == sorted(shares)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from isthmus.play.messages import unpack
 from isthmus.play.playground import Playground
-from isthmus.play.wire import unpack
 
 FIVE = [[-2.2, 1.4], [-0.6, 2.1], [1.9, 1.6], [1.2, -1.7], [-1.8, -1.5]]
 SCENE: dict[str, Any] = {

@@ -11,37 +11,37 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from isthmus.play.data import MOST_ROWS, Columns
+from isthmus.play.messages import unpack
 from isthmus.play.playground import Playground
-from isthmus.play.wire import unpack
 
 RNG = np.random.default_rng(0)
 
 
 def test_two_columns_are_drawn_as_they_are() -> None:
     X = RNG.normal(size=(20, 2)) * [1, 1000]
-    found = Columns.of(pd.DataFrame(X, columns=["a", "b"]).assign(word="x")).plane()
-    np.testing.assert_array_equal(found.points, X)
-    assert found.axes == ("a", "b")
-    assert found.notes == ()
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(word="x")
+    points, axes, notes = Columns.of(frame).plane()
+    np.testing.assert_array_equal(points, X)
+    assert (axes, notes) == (["a", "b"], [])
 
 
 def test_more_columns_are_their_principal_components() -> None:
     X = RNG.normal(size=(50, 4)) @ RNG.normal(size=(4, 4)) * [1, 10, 100, 1000]
-    found = Columns.of(X).plane()
+    points = Columns.of(X).plane()[0]
     pca = PCA(2).fit(StandardScaler().fit_transform(X))
     expected = pca.transform(StandardScaler().fit_transform(X))
-    signs = np.sign((found.points * expected).sum(0))
-    np.testing.assert_allclose(found.points, expected * signs, atol=1e-9)
+    signs = np.sign((points * expected).sum(0))
+    np.testing.assert_allclose(points, expected * signs, atol=1e-9)
 
 
 def test_gaps_constants_and_long_tables_are_told() -> None:
     X = RNG.normal(size=(MOST_ROWS + 101, 3))
     X[0, 0] = np.nan
     X[:, 2] = 7
-    found = Columns.of(X).plane()
-    assert found.points.shape == (MOST_ROWS, 2)
-    assert len(found.notes) == 2
-    assert set(map(tuple, found.points)) <= set(map(tuple, X[:, :2]))
+    points, _, notes = Columns.of(X).plane()
+    assert points.shape == (MOST_ROWS, 2)
+    assert len(notes) == 2
+    assert set(map(tuple, points)) <= set(map(tuple, X[:, :2]))
 
 
 def sent(name: str, content: bytes, **body: object) -> dict:

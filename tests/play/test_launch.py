@@ -23,9 +23,8 @@ from websockets.sync.client import connect
 import isthmus as ist
 from isthmus.cli.main import main
 from isthmus.play.launch import make_server, make_widget, serve
+from isthmus.play.messages import LARGEST_TABLE, unpack
 from isthmus.play.playground import Playground
-from isthmus.play.scene import LARGEST_TABLE
-from isthmus.play.wire import unpack
 
 
 @contextmanager

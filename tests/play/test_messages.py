@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import isthmus as ist
+from isthmus.play.messages import pack, unpack
 from isthmus.play.playground import Playground
-from isthmus.play.wire import pack, unpack
 
 
 def answered(message: object, playground: Playground | None = None) -> dict:

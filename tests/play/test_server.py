@@ -8,9 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from isthmus.play.messages import pack, unpack
 from isthmus.play.playground import Playground
 from isthmus.play.server import make_app
-from isthmus.play.wire import pack, unpack
 
 PORT = 8123
 HOST = f"127.0.0.1:{PORT}"

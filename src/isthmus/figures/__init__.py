@@ -10,21 +10,18 @@ require("matplotlib")
 # Imported on first use: a figure needs only the part of the package that it draws.
 _NAMES = {
     "isthmus.figures.attention": "attention_sphere",
-    "isthmus.figures.memories": "annealing_phases certificate_plot phase_plot",
+    "isthmus.figures.memories": "certificate_plot phase_plot",
     "isthmus.figures.clusters": "cluster_map cluster_tree",
     "isthmus.figures.incontext": "context_landscapes context_samples nll_against_context",
-    "isthmus.figures.landscapes": "completion hero landscapes_1d landscapes_2d "
-    "samples_against_density",
+    "isthmus.figures.landscapes": "completion hero landscapes_1d landscapes_2d",
     "isthmus.figures.plots": "plot",
     "isthmus.figures.style": "save",
-    "isthmus.paper.figures.records": "attention_experiment",
-    "isthmus.paper.figures.capacity": "basins_merging capacity_bounds retrieval_sweep",
+    "isthmus.paper.figures": "attention_experiment basins_merging capacity_bounds retrieval_sweep",
     "isthmus.io.files": "write_atomically",
-    "isthmus.report": "Finding Section Verdict page",  # moved there; the old names still work
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = sorted(name for name, module in _HOMES.items() if module != "isthmus.report")
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

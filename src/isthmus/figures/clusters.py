@@ -29,8 +29,6 @@ SHOWN_ROWS = 6000
 LEGEND_ROWS, TABLE_SIDE = 14, 20
 # Basins are shaded on a grid of this many points a side, by the clusters of this many rows.
 SHADES, SHADING_ROWS = 200, 15
-# Clusters that merge below this resolution exchange no flow.
-NO_FLOW = 1e-6
 
 
 @styled
@@ -295,12 +293,7 @@ def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class
 
 @styled
 def cluster_tree(
-    linkage: Any,
-    *,
-    sizes: Any = None,
-    resolution: float | None = None,
-    title: str = "Merges",
-    axes: Axes | None = None,
+    linkage: Any, *, sizes: Any = None, title: str = "Merges", axes: Axes | None = None
 ) -> Figure:
     r"""Draw the tree in which clusters merge as the resolution falls.
 
@@ -310,8 +303,6 @@ def cluster_tree(
         As `BasinFlow.linkage_`, or any linkage of `scipy.cluster.hierarchy`.
     sizes : array (K,), optional
         Numbers of rows, written below the numbers of clusters.
-    resolution : float, optional
-        At which there are K clusters, for an axis of resolutions.
     title : str
     axes : matplotlib Axes, optional
         Default: those of a new figure.
@@ -322,35 +313,26 @@ def cluster_tree(
     >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
     ['3\n10', '1\n60', '2\n30']
     """
-    tree = to_array(linkage).reshape(-1, 4).copy()
-    count, heights = len(tree) + 1, tree[:, 2]
-    if resolution is not None and not np.isfinite(resolution):
-        resolution = None
-    apart = heights > (np.inf if resolution is None else np.log(resolution / NO_FLOW))
-    top = 1.1 * max(heights[~apart].max(initial=0.0), 1e-9 if (~apart).any() else 1.0)
-    heights[apart] = 1.15 * top
+    tree = to_array(linkage).reshape(-1, 4)
+    count, top = len(tree) + 1, 1.1 * float(tree[:, 2].max(initial=0.0)) or 1.0
     axes = axes or style.new_figure(4.6).subplots()
-    drawn = dendrogram(tree, no_plot=True) if len(tree) else {"leaves": [0], "icoord": []}
-    for across, up in zip(drawn["icoord"], drawn.get("dcoord", []), strict=True):
-        colour, line = (style.MUTED, ":") if up[1] > top else (style.CURVE, "-")
-        axes.plot((np.array(across) - 5) / 10, up, line, color=colour, lw=1.6)
-    order, many = drawn["leaves"], count > 20
+    order = [0]
+    if len(tree):
+        drawn = dendrogram(tree, no_plot=True)
+        order = drawn["leaves"]
+        for across, up in zip(drawn["icoord"], drawn["dcoord"], strict=True):
+            axes.plot((np.array(across) - 5) / 10, up, color=style.CURVE, lw=1.6)
+    many = count > 20
     names = [str(leaf + 1) for leaf in order]
     if sizes is not None:
         rows = [f"{int(sizes[leaf]):,}" for leaf in order]
         names = [(": " if many else "\n").join(both) for both in zip(names, rows, strict=True)]
     axes.set_xticks(range(count), names, fontsize=7 if many else 9, rotation=90 if many else 0)
-    axes.set(xlim=(-0.7, count - 0.3), ylim=(0, 1.25 * top if apart.any() else top))
-    axes.set(xlabel="cluster" + ", number of rows" * (sizes is not None), ylabel="height of merge")
-    ticks = axes.get_yticks()
-    ticks = ticks[(ticks >= 0) & (ticks <= top)]
-    axes.set_yticks(ticks if len(tree) else [])
-    if resolution is not None and not apart.all():
-        other = axes.twinx()
-        other.set(ylim=axes.get_ylim(), ylabel="resolution at which they merge")
-        other.set_yticks(ticks, [f"{resolution * np.exp(-tick):.2g}" for tick in ticks])
+    axes.set(xlim=(-0.7, count - 0.3), ylim=(0, top), ylabel="height of merge")
+    axes.set_xlabel("cluster" + ", number of rows" * (sizes is not None))
+    if not len(tree):
+        axes.set_yticks([])
     note = "Two clusters join where the resolution falls to their height."
-    note += " Dotted: there is no flow between them." * bool(apart.any())
     style.heading(axes, title, note, characters=110, lines=1)
     figure = axes.get_figure(root=True)
     assert figure is not None

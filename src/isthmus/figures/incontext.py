@@ -29,6 +29,8 @@ from isthmus.validation import as_count, as_points, as_seed
 # Energies are shown up to this many nats above the lowest.
 DEPTH_IN_NATS = 6.5
 LEVELS = 14
+# Of each chain of Langevin dynamics.
+STEPS = 100
 
 
 @styled
@@ -38,7 +40,6 @@ def context_landscapes(
     contexts: Sequence[int] = (0, 2, 8, 32),
     *,
     seed: int = 0,
-    reach: float | None = None,
     resolution: int = 81,
 ) -> Figure:
     """Draw in-context energies for growing contexts, as in the paper's figure.
@@ -58,8 +59,6 @@ def context_landscapes(
         Context sizes. Each context is the beginning of the next.
     seed : int
         Of the contexts that are drawn from tasks.
-    reach : float, optional
-        Half-width of the drawn square. Default: the model's box, else what holds the points.
     resolution : int
         Grid points along each axis.
     """
@@ -76,7 +75,7 @@ def context_landscapes(
             raise ShapeError(f"tasks must be datasets {wanted}, not {shape}.")
         scaling = box_scaling(model, sequences.flatten(0, 1))
         sequences = torch.from_numpy(scaling.into(to_array(sequences)))
-    reach = _reach(model, sequences) if reach is None else reach
+    reach = _reach(model, sequences)
     points = grid_points(-reach, reach, resolution)[2]
     titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, Tasks)
     rows, columns = len(sequences), len(titles)
@@ -110,10 +109,7 @@ def context_samples(
     draws: int = 300,
     drawn: Any = None,
     others: Mapping[str, tuple[str, Any]] | None = None,
-    sampler: Any = None,
-    steps: int = 100,
     seed: int = 0,
-    reach: float | None = None,
     resolution: int = 81,
 ) -> Figure:
     """Draw samples of the model, given a context, below samples of the true density.
@@ -134,27 +130,23 @@ def context_samples(
     others : mapping, optional
         Further rows over the model's density: by title, a note and points (B, n, 2). The share of
         points beyond the edge is written into each panel.
-    sampler : Langevin, MALA or HMC, optional
-        Default: ``Langevin(step_size=0.02)``.
-    steps : int
-        Steps of each chain.
-    seed, reach, resolution
+    seed, resolution
         As in :func:`context_landscapes`.
     """
     context, draws = as_count(context, "context", at_least=0), as_count(draws, "draws")
     both = tasks.sample(context + draws, torch.Generator().manual_seed(as_seed(seed)))
     contexts, true = both[:, :context], both[:, context:]
-    reach = _reach(model, both) if reach is None else reach
+    reach = _reach(model, both)
     points = grid_points(-reach, reach, resolution)[2]
     rows, columns = dict(others or {}), len(contexts)
     figure = style.new_figure(1.5 + (2 + len(rows)) * 9.2 / max(columns, 3), gap=0.01)
     grid = figure.subplots(2 + len(rows), columns, squeeze=False, sharex=True, sharey=True)
-    chain = Langevin(step_size=0.02) if sampler is None else sampler
+    chain = Langevin(step_size=0.02)
     for column, (above, *below) in enumerate(grid.T):
         energy = model.condition(contexts[column])
         own = None if drawn is None else drawn[column]
         if own is None:
-            own = draw(energy, draws, chain, seed=seed + 1 + column, steps=steps, progress=False)
+            own = draw(energy, draws, chain, seed=seed + 1 + column, steps=STEPS, progress=False)
         surfaces = [_surprise(energy, points, reach)] * len(below)
         _fill((above, *below), points, [_true_surprise(tasks[column], points), *surfaces])
         draw_draws(above, to_array(true[column]), size=2.6)

@@ -187,14 +187,6 @@ def draw_energy(axes: Axes, energy: Energy, reach: Any, resolution: int = 241) -
     axes.contourf(x, y, clipped, levels, cmap=style.DEPTH.reversed())
 
 
-def draw_density(axes: Axes, energy: Energy, reach: Any, resolution: int = 201) -> None:
-    """Fill the square, or box, with contours of exp(-beta E), high dark."""
-    x, y, points = _plane(axes, reach, resolution)
-    log_density = -float(energy.inverse_temperature) * to_array(energy.energy(points))
-    density = np.exp(log_density - log_density.max())
-    axes.contourf(x, y, density, DENSITY_LEVELS, cmap=style.DEPTH)
-
-
 def _plane(axes: Axes, reach: Any, resolution: int) -> tuple[NDArray[Any], ...]:
     """Set the limits of the axes and return a grid of points between them."""
     lower, upper = reach if isinstance(reach, tuple) else (-reach, reach)
@@ -228,45 +220,6 @@ def draw_retrieval(axes: Axes, energy: Energy, queries: NDArray[Any]) -> None:
     axes.plot(*queries[moves].T, "o", ms=3.6, mfc=PAPER, mec=INK, mew=0.8, zorder=4)
     axes.plot(*queries[~moves].T, "x", color=MUTED, ms=5, mew=1.4, zorder=4)
     axes.plot(*paths[moves, -1].T, "o", ms=5, color=INK, mec=PAPER, mew=0.6, zorder=7)
-
-
-@styled
-def samples_against_density(
-    energy: Energy,
-    draws_by_name: Mapping[str, Any],
-    *,
-    notes: Mapping[str, str] | None = None,
-    resolution: int = 201,
-) -> Figure:
-    """Draw the density of an energy with each set of draws on top.
-
-    Parameters
-    ----------
-    energy : Energy
-        With two coordinates. Its density is needed up to a factor only.
-    draws_by_name : mapping of str to array or Tensor (n, 2)
-    notes, resolution
-        As in :func:`landscapes_2d`.
-
-    Examples
-    --------
-    >>> import isthmus as ist
-    >>> energy = ist.GaussianKDE([[0.0, 0.0], [2.0, 1.0]], sigma=0.5)
-    >>> figure = samples_against_density(energy, {"Exact": energy.sample(100)}, resolution=21)
-    """
-    if not draws_by_name:
-        raise InvalidInputError("draws_by_name is empty; pass at least one set of draws.")
-    draws = {name: to_array(energy.as_input(value)) for name, value in draws_by_name.items()}
-    lower, upper = limits_of(np.concatenate(list(draws.values())), 0.05)
-    height = 2.2 * (upper[1] - lower[1]) / (upper[0] - lower[0]) + 1.25
-    shared = {"sharex": True, "sharey": True}
-    figure, grid = style.panels(len(draws), columns=4, panel_height=height, **shared)
-    for axes, (name, points) in zip(grid, draws.items(), strict=True):
-        draw_density(axes, energy, (lower, upper), resolution)
-        draw_draws(axes, points)
-        axes.set(xlabel="x₁", ylabel="x₂" if axes is grid[0] else "")
-        style.heading(axes, name, (notes or {}).get(name, ""), characters=31)
-    return figure
 
 
 @styled
@@ -361,7 +314,9 @@ def hero(
     draw_energy(valleys, energy, reach)
     draw_memories(valleys, marks)
     draw_retrieval(valleys, energy, starts)
-    draw_density(density, energy, reach)
+    x, y, points = _plane(density, reach, 201)
+    heights = float(energy.inverse_temperature) * to_array(energy.energy(points))
+    density.contourf(x, y, np.exp(heights.min() - heights), DENSITY_LEVELS, cmap=style.DEPTH)
     draw_draws(density, drawn)
     for axes in (valleys, density):
         axes.set(xticks=[], yticks=[], xlabel="x₁", ylabel="x₂", anchor="N")

@@ -1,10 +1,10 @@
-"""Figures of memories: certificates, phases, and draws as memories become many."""
+"""Figures of memories: certificates and phases."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,12 +20,10 @@ from isthmus.capacity.atlas import (
     storage_line,
 )
 from isthmus.capacity.certificate import KINDS
-from isthmus.dynamics.anneal import Annealed
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import ShapeError
 from isthmus.figures import style
 from isthmus.figures.clusters import project
 from isthmus.figures.style import styled, to_array
-from isthmus.memories.base import Memory
 
 PHASES = {
     "stores": style.CURVE,
@@ -34,7 +32,6 @@ PHASES = {
     "generalises": style.GREEN,
     "forgets": style.MUTED,
 }
-VERDICTS = {"memorised": style.CURVE, "spurious": style.PURPLE, "new": style.GREEN}
 
 
 @styled
@@ -102,48 +99,6 @@ def draw_certificate(
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     name = KINDS[certificate.kind][0].upper() + KINDS[certificate.kind][1:]
     style.heading(axes, f"{name}, sigma = {certificate.sigma:.3g}", note, characters=80, lines=1)
-
-
-@styled
-def annealing_phases(found: Mapping[int, Annealed]) -> Figure:
-    """Draw annealed points by verdict for a few, some and many memories, and all shares.
-
-    Parameters
-    ----------
-    found : mapping of int to Annealed
-        By the number of memories, of two coordinates, at one final noise level. At least three.
-    """
-    if len(found) < 3:
-        raise InvalidInputError("found must have at least three numbers of memories.")
-    counts = sorted(found)
-    for one in found.values():
-        if one.draws.shape[1] != 2 or not isinstance(one.energy, Memory):
-            raise InvalidInputError("Draws must have two coordinates and an energy with memories.")
-    verdicts = {count: found[count].judge() for count in counts}
-    shown = [counts[0], counts[len(counts) // 2], counts[-1]]
-    figure, (*planes, axes) = style.panels(4, columns=4, panel_height=3.0)
-    points = np.concatenate([to_array(found[count].draws) for count in counts])
-    (left, bottom), (right, top) = style.limits_of(points, 0.05)
-    for panel, count in zip(planes, shown, strict=True):
-        draws = to_array(found[count].draws)
-        for name, colour in VERDICTS.items():
-            own = draws[to_array(getattr(verdicts[count], name)).astype(bool)]
-            panel.plot(*own.T, "o", ms=3, mew=0, color=colour, alpha=0.7)
-        if count <= 64:
-            memories = to_array(cast(Memory, found[count].energy).memories)
-            panel.plot(*memories.T, "^", ms=6, color=style.MEMORY, mec="w", mew=0.6)
-        panel.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
-        style.label_plane(panel)
-        style.heading(panel, f"{count} memor{'y' if count == 1 else 'ies'}")
-    for name, colour in VERDICTS.items():
-        shares = [verdicts[count].shares[name] for count in counts]
-        axes.plot(counts, shares, "o-", color=colour, ms=4, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set(xlabel="number of memories N", ylim=(-0.03, 1.03))
-    narrow: dict[str, Any] = {"handlelength": 0.8, "columnspacing": 0.8, "handletextpad": 0.4}
-    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.22), ncols=3, **narrow)
-    style.heading(axes, "Share of draws")
-    return figure
 
 
 @styled

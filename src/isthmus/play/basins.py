@@ -7,19 +7,19 @@ all nodes but those next to a border of two basins, which are retrieved.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import ndimage
 from torch import Tensor
+from torch.nn.functional import grid_sample
 
 from isthmus.dynamics.modes import shared_fixed_points
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import Energy
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.hopfield import Hopfield
-from isthmus.play.scene import Scene
+from isthmus.play.messages import Scene
 
 DOUBLINGS = 12
 # Up to this many cells a move is interpolated; a longer one is that of the nearest node.
@@ -34,25 +34,9 @@ LONGEST_MOVE, FULL_SLOPE = 0.7, 0.3
 # Points at rest closer than this, in units of the plane, are one mode.
 SAME_MODE, NEAR_MODE = 2e-3, 5
 ROUNDS, MOST_STEPS = 48, 400
+EXTREMES = (ndimage.minimum_filter, ndimage.maximum_filter)
 
 Labels = NDArray[np.int16]
-
-
-class BasinMap(NamedTuple):
-    """The label of every node, (rows, columns), and the modes (M, 2) with theirs (M,).
-
-    A label is the index of the first memory in the basin, so that it stays while others move;
-    that of the prior of a CRP mixture is -2, and of no basin -1.
-    """
-
-    labels: Labels
-    modes: NDArray[np.float64]
-    mode_labels: Labels
-
-    def nearest(self, ends: Tensor, lost: float) -> Labels:
-        """Return the label of the mode nearest to each end (n, 2), or -1 if it is lost. (n,)."""
-        distance, nearest = torch.cdist(ends, torch.from_numpy(self.modes).to(ends)).min(1)
-        return np.where(distance.numpy() <= lost, self.mode_labels[nearest.numpy()], np.int16(-1))
 
 
 def downhill(heights: Tensor, nodes: Tensor) -> Tensor:
@@ -78,7 +62,11 @@ def follow(moved: Tensor, nodes: Tensor) -> Tensor:
     scaled = 2 * (moved - corner) / (far - corner) - 1
     cells = scaled.new_tensor([nodes.shape[1] - 1, nodes.shape[0] - 1]) / 2
     for _ in range(DOUBLINGS):
-        smooth, nearest = (_look_up(scaled, mode) for mode in ("bilinear", "nearest"))
+        image, places = scaled.permute(2, 0, 1)[None], scaled.clamp(-1, 1)[None]
+        smooth, nearest = (
+            grid_sample(image, places, mode, align_corners=True)[0].permute(1, 2, 0)
+            for mode in ("bilinear", "nearest")
+        )
         # Between nodes that part company there is nothing to interpolate.
         leaps = ((nearest - scaled) * cells).abs().amax(-1, keepdim=True) > INTERPOLATED_CELLS
         before, scaled = scaled, torch.where(leaps, nearest, smooth)
@@ -87,20 +75,15 @@ def follow(moved: Tensor, nodes: Tensor) -> Tensor:
     return corner + (scaled + 1) / 2 * (far - corner)
 
 
-def _look_up(scaled: Tensor, mode: str) -> Tensor:
-    """Return the map (rows, columns, 2), in [-1, 1], at the places that it leads to."""
-    image, places = scaled.permute(2, 0, 1)[None], scaled.clamp(-1, 1)[None]
-    options: dict[str, Any] = {"mode": mode, "padding_mode": "border", "align_corners": True}
-    return torch.nn.functional.grid_sample(image, places, **options)[0].permute(1, 2, 0)
-
-
 def label_basins(
     energy: Energy, scene: Scene, nodes: Tensor, moved: Tensor, exact: bool
-) -> BasinMap:
-    """Return the basins of the nodes (rows, columns, 2), whose update is `moved`.
+) -> tuple[Labels, NDArray[np.float64], Labels]:
+    """Return the labels of the nodes (rows, columns, 2), the modes (M, 2) and their labels.
 
-    A draft has them as the interpolated map shows them, to about a cell. If `exact`, modes are
-    retrieved, and so is every node next to a border.
+    `moved` is the update of the nodes. A draft has basins as the interpolated map shows them, to
+    about a cell. If `exact`, modes are retrieved, and so is every node next to a border. A label
+    is the index of the first memory in the basin, so that it stays while others move; that of the
+    prior of a CRP mixture is -2, and of no basin -1.
     """
     cell, tol = float((nodes[1, 1] - nodes[0, 0]).abs().max()), 1e-5
     same = SAME_MODE * scene.unit if exact else cell
@@ -111,17 +94,25 @@ def label_basins(
     ends = _on_one_circle(energy, follow(moved, nodes), scene)
     if exact:
         state = retrieve(energy, starts, tol=tol, max_steps=2000).state
-        resting = _on_one_circle(energy, state, scene)
-    else:
-        resting = ends.reshape(-1, 2)[_nearest_node(starts, nodes)]
-    points = resting.double().numpy()
+        points = _on_one_circle(energy, state, scene).double().numpy()
+    else:  # of the nearest nodes
+        column = (starts[:, :1] - nodes[0, :, 0]).abs().argmin(1)
+        row = (starts[:, 1:] - nodes[:, 0, 1]).abs().argmin(1)
+        points = ends[row, column].double().numpy()
     _, first = np.unique(shared_fixed_points(points, same / 2), return_index=True)
     names = np.where(first < len(scene.memories), first, -2).astype(np.int16)
-    basins = BasinMap(np.empty(0, np.int16), points[first], names)
-    labels = basins.nearest(ends.reshape(-1, 2), lost).reshape(ends.shape[:2])
-    known = np.zeros(labels.shape, dtype=bool)
+    modes = points[first]
+
+    def labels_at(places: Tensor, far: float) -> Labels:
+        """Return the label of the mode nearest to each place (n, 2), -1 beyond `far`."""
+        distance, nearest = torch.cdist(places, torch.from_numpy(modes).to(places)).min(1)
+        return np.where(distance.numpy() <= far, names[nearest.numpy()], np.int16(-1))
+
+    labels = labels_at(ends.reshape(-1, 2), lost).reshape(ends.shape[:2])
+    known, cross = np.zeros(labels.shape, dtype=bool), ndimage.generate_binary_structure(2, 1)
     for _ in range(ROUNDS if exact else 0):
-        open_nodes = _next_to_a_border(labels) & ~known
+        beside = (each(labels, footprint=cross) != labels for each in EXTREMES)
+        open_nodes = np.logical_or(*beside) & ~known
         if not open_nodes.any():
             break
         chosen = []
@@ -129,30 +120,11 @@ def label_basins(
             found = retrieve(energy, block, tol=tol, max_steps=MOST_STEPS)
             state = _on_one_circle(energy, found.state, scene)
             # What rests elsewhere is in no basin of a memory; what still moves is on its way.
-            at_rest, on_its_way = (basins.nearest(state, far) for far in (NEAR_MODE * same, lost))
+            at_rest, on_its_way = (labels_at(state, far) for far in (NEAR_MODE * same, lost))
             chosen.append(np.where(found.converged.numpy(), at_rest, on_its_way))
         labels[open_nodes] = np.concatenate(chosen)
         known |= open_nodes
-    return basins._replace(labels=labels)
-
-
-def _nearest_node(points: Tensor, nodes: Tensor) -> Tensor:
-    """Return the place of the node nearest to each point, rows after rows. (n, 2) -> (n,)."""
-    last = torch.tensor([nodes.shape[1] - 1, nodes.shape[0] - 1])
-    share = (points - nodes[0, 0]) / (nodes[-1, -1] - nodes[0, 0])
-    column, row = (share * last).round().long().clamp(min=torch.zeros(2), max=last).long().unbind(1)
-    return row * nodes.shape[1] + column
-
-
-def _next_to_a_border(labels: Labels) -> NDArray[np.bool_]:
-    """Return True for nodes with a neighbour of another label."""
-    border = np.zeros(labels.shape, dtype=bool)
-    across, down = np.diff(labels, axis=1) != 0, np.diff(labels, axis=0) != 0
-    border[:, 1:] |= across
-    border[:, :-1] |= across
-    border[1:] |= down
-    border[:-1] |= down
-    return border
+    return labels, modes, names
 
 
 def _on_one_circle(energy: Energy, ends: Tensor, scene: Scene) -> Tensor:

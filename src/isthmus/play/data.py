@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,6 @@ from isthmus.tables.files import FileFormat, Table, read_table
 
 # More rows than this are thinned at random.
 MOST_ROWS = 500
-
-
-class Plane(NamedTuple):
-    """Points (n, 2), the names of the two axes, and sentences on how they came about."""
-
-    points: NDArray[np.float64]
-    axes: tuple[str, str]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -69,11 +61,12 @@ class Columns:
                 words = str(error).replace(str(path), "The file").replace(path.name, "The file")
                 raise InvalidInputError(words) from None
 
-    def plane(self, axes: Sequence[str] = ()) -> Plane:
-        """Return two columns as they are, or the first two principal components of more.
+    def plane(self, axes: Sequence[str] = ()) -> tuple[NDArray[np.float64], list[str], list[str]]:
+        """Return points (n, 2), the names of their axes, and sentences on how they came about.
 
-        Rows with gaps and constant columns are left out, and more than 500 rows are thinned.
-        Columns are scaled to variance 1 first; by default, if there are more than two.
+        Two columns are as they are; of more, the first two principal components are drawn. Rows
+        with gaps and constant columns are left out, and more than 500 rows are thinned. Columns
+        are scaled to variance 1 first; by default, if there are more than two.
         """
         chosen = [self.names.index(name) for name in axes if name in self.names]
         if len({*chosen}) != len(axes) or len(axes) not in (0, 2):
@@ -110,4 +103,4 @@ class Columns:
             notes.append(f"{MOST_ROWS} of {len(points):,} rows are shown, drawn at random.")
             shown = np.random.default_rng(0).choice(len(points), MOST_ROWS, replace=False)
             points = points[np.sort(shown)]
-        return Plane(points, (str(names[0]), str(names[1])), tuple(notes))
+        return points, [str(name) for name in names], notes

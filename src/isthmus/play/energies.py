@@ -13,7 +13,7 @@ import torch
 import isthmus as ist
 from isthmus.energy import Energy
 from isthmus.memories.base import PER_MEMORY, Memory
-from isthmus.play.scene import Scene
+from isthmus.play.messages import Scene
 
 if TYPE_CHECKING:
     from isthmus.incontext import ICLEBM

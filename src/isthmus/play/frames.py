@@ -25,7 +25,7 @@ from isthmus.memories.kernels import BallKDE
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.play.basins import downhill, label_basins
 from isthmus.play.energies import PlayEnergy
-from isthmus.play.scene import MOST_QUERIES, MOST_WALKERS, Request, Scene, as_floats
+from isthmus.play.messages import MOST_QUERIES, MOST_WALKERS, Request, Scene, as_floats
 from isthmus.validation import as_choice, as_count
 
 Arrays = dict[str, NDArray[Any]]
@@ -67,11 +67,9 @@ def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
     if wants_basins and len(scene.memories):
         exact = final and moved is not None
         moved = downhill(heights, nodes) if moved is None else moved
-        basins = label_basins(energy, scene, nodes, moved, exact)
-        inside = torch.isfinite(heights).numpy()
-        arrays["labels"] = np.where(inside, basins.labels, np.int16(-1)).astype(np.int16)
-        modes = zip(basins.modes.tolist(), basins.mode_labels.tolist(), strict=True)
-        header["modes"] = [[*mode, label] for mode, label in modes]
+        labels, modes, names = label_basins(energy, scene, nodes, moved, exact)
+        arrays["labels"] = np.where(torch.isfinite(heights).numpy(), labels, np.int16(-1))
+        header["modes"] = np.column_stack([modes, names]).tolist()
     if isinstance(energy, CRPMixture):
         coarser = 1 if final else COARSER
         blocks = scene.grid(columns // coarser, rows // coarser)

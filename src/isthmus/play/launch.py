@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidInputError
 from isthmus.extras import require
+from isthmus.play.messages import LARGEST_TABLE
 from isthmus.play.playground import PAGE, Playground
-from isthmus.play.scene import LARGEST_TABLE
 from isthmus.validation import as_count
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ def make_server(playground: Playground, port: int | None = None) -> PlayServer:
     require("starlette", "uvicorn", "websockets")
     import uvicorn
 
-    from isthmus.play.server import NewestConnections, make_app
+    from isthmus.play.server import make_app
 
     listener = listen(port)
     number = listener.getsockname()[1]
     app = make_app(playground, number)
     options: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
     options |= {"ws_max_size": LARGEST_TABLE, "timeout_graceful_shutdown": 1}
-    config = uvicorn.Config(app, http=NewestConnections, **options)
+    config = uvicorn.Config(app, **options)
     address = f"http://{HOST}:{number}/{app.state.token}/"
     return PlayServer(uvicorn.Server(config), listener, app.state.pool, address)
 

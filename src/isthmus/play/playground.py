@@ -19,8 +19,14 @@ from isthmus.memories.base import Memory
 from isthmus.play.data import Columns
 from isthmus.play.energies import BUILT_IN, PlayEnergy, as_scene, given_energy
 from isthmus.play.frames import clusters, details, landscape, regions, walk
-from isthmus.play.scene import LIMITS, MOST_IN_CONTEXT, MOST_MEMORIES, Request, Scene
-from isthmus.play.wire import pack
+from isthmus.play.messages import (
+    LIMITS,
+    MOST_IN_CONTEXT,
+    MOST_MEMORIES,
+    Request,
+    Scene,
+    pack,
+)
 
 PAGE = Path(__file__).with_name("page")
 # Name, title and scene of each; the first is shown unless there is data.

@@ -22,7 +22,7 @@ from isthmus.paper.attention import (
     digit_patches,
     train_on_digits,
 )
-from isthmus.paper.figures.records import attention_experiment
+from isthmus.paper.figures import attention_experiment
 from isthmus.paper.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, judged, listed

@@ -17,8 +17,8 @@ from isthmus import capacity
 from isthmus.capacity import basins
 from isthmus.figures import phase_plot
 from isthmus.figures.landscapes import ring
+from isthmus.paper import figures
 from isthmus.paper.counts import capacity_bound
-from isthmus.paper.figures import capacity as figures
 from isthmus.paper.phases import all_thresholds
 from isthmus.paper.report.parts.errata import (
     EXACT,

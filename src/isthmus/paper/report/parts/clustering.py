@@ -15,7 +15,7 @@ from torch import Tensor
 import isthmus as ist
 from isthmus.cluster import ClAMCRP, elbo_energy, elbo_flow
 from isthmus.figures.landscapes import ring
-from isthmus.paper.figures import clustering as figures
+from isthmus.paper import figures
 from isthmus.paper.report.parts.clustering_errata import (
     BETA,
     LOG_JOINT,

@@ -19,7 +19,7 @@ from isthmus.incontext import ICLEBM, ICLEBMConfig, preset, pretrained, train
 from isthmus.incontext.evaluation import Grid, GridDensity, evaluate
 from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import starting_points
-from isthmus.paper.figures.records import likelihood_by_objective
+from isthmus.paper.figures import likelihood_by_objective
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, judged
 

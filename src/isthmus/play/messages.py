@@ -1,14 +1,16 @@
-"""Messages of the page, checked once: the scene, and what is asked about it."""
+"""Messages: requests of the page, checked once, and the binary frames that answer them."""
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
@@ -16,7 +18,7 @@ from isthmus.validation import as_choice, as_count, as_number
 
 MOST_MEMORIES, MOST_IN_CONTEXT, MOST_QUERIES, MOST_WALKERS = 2000, 500, 64, 500
 LARGEST_MESSAGE, LARGEST_TABLE = 2**20, 2**23
-LARGEST_NUMBER = 1e30
+LARGEST_NUMBER, ALIGNED = 1e30, 8
 # The coordinates of a plane this far from the origin, in its own units, need float64.
 FAR = 100.0
 LIMITS = {"memories": MOST_MEMORIES, "queries": MOST_QUERIES, "table": LARGEST_TABLE}
@@ -110,3 +112,36 @@ def as_floats(given: Any, name: str, shape: tuple[int, ...], most: int = MOST_ME
     if len(values) > most or not (np.abs(values) <= LARGEST_NUMBER).all():
         raise InvalidInputError(f"{name} must have up to {most} entries, which are finite.")
     return torch.from_numpy(values)
+
+
+def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> bytes:
+    """Return a frame: the length of the header, the header, and the arrays it lists.
+
+    The length is four bytes, little-endian. Header and arrays are padded to multiples of eight
+    bytes, so that a browser can look at the arrays without copying them.
+    """
+    listed, blocks, offset = [], [], 0
+    for name, values in (arrays or {}).items():
+        values = np.ascontiguousarray(values)
+        values = values.astype(values.dtype.newbyteorder("<"), copy=False)
+        content = values.tobytes()
+        content += b"\0" * (-len(content) % ALIGNED)
+        entry = {"name": name, "dtype": values.dtype.kind + str(values.dtype.itemsize)}
+        listed.append({**entry, "shape": values.shape, "offset": offset})
+        blocks.append(content)
+        offset += len(content)
+    text = json.dumps({**header, "arrays": listed}, allow_nan=False).encode()
+    text += b" " * (-(4 + len(text)) % ALIGNED)
+    return b"".join([struct.pack("<I", len(text)), text, *blocks])
+
+
+def unpack(frame: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the header and the arrays of a frame that :func:`pack` made."""
+    (length,) = struct.unpack_from("<I", frame)
+    header: dict[str, Any] = json.loads(frame[4 : 4 + length])
+    arrays = {}
+    for entry in header.pop("arrays"):
+        start, count = 4 + length + entry["offset"], int(np.prod(entry["shape"]))
+        values = np.frombuffer(frame, np.dtype(f"<{entry['dtype']}"), count, start)
+        arrays[entry["name"]] = values.reshape(entry["shape"])
+    return header, arrays
