@@ -40,7 +40,7 @@ def draw_plane() -> Figure:
 
 
 def draw_completion() -> Figure:
-    return completion(IMAGES, HALF, IMAGES, (4, 3), title="Halves")
+    return completion(IMAGES, HALF, IMAGES, (4, 3))
 
 
 FIGURES: list[Callable[[], Figure]] = [

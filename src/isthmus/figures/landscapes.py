@@ -30,7 +30,6 @@ def landscapes_1d(
     queries: Any = None,
     *,
     notes: Mapping[str, str] | None = None,
-    resolution: int = 1201,
 ) -> Figure:
     """Draw one-dimensional energies side by side, with retrieval.
 
@@ -45,8 +44,6 @@ def landscapes_1d(
         Triangles, and the starts of retrieval; by default, these are evenly spaced.
     notes : mapping of str to str, optional
         A caption for each panel, of one or two lines.
-    resolution : int
-        Points of each curve.
 
     Examples
     --------
@@ -58,7 +55,7 @@ def landscapes_1d(
         queries = np.linspace(*limits_of(marks, 0.22), QUERIES + 2)[1:-1]
     figure, grid = style.panels(len(energies), columns=3, panel_height=2.9)
     for axes, (name, energy) in zip(grid, energies.items(), strict=True):
-        draw_landscape(axes, energy, marks, queries, resolution=resolution)
+        draw_landscape(axes, energy, marks, queries)
         axes.set(xlabel="x", ylabel=energy_label(energy))
         style.heading(axes, name, (notes or {}).get(name, ""))
     figure.align_ylabels()
@@ -81,18 +78,12 @@ def energy_label(energy: Energy) -> str:
 
 
 def draw_landscape(
-    axes: Axes,
-    energy: Energy,
-    memories: Any,
-    queries: Any,
-    *,
-    window: Any = None,
-    resolution: int = 1201,
+    axes: Axes, energy: Energy, memories: Any, queries: Any, *, window: Any = None
 ) -> None:
-    """Draw an energy on a line, with memories (N, 1) queries (Q, 1), about `window` (M, 1)."""
+    """Draw an energy on a line, with memories (N, 1) and queries (Q, 1), about `window` (M, 1)."""
     marks = to_array(memories).reshape(-1)
     limits = limits_of(marks if window is None else to_array(window).reshape(-1), 0.22)
-    positions = np.linspace(*limits, resolution)
+    positions = np.linspace(*limits, 1201)
     height = to_array(energy.energy(positions[:, None]))
     finite = np.isfinite(height)
     # Towards an edge of the support the energy has no bound: the curve may leave the panel.
@@ -223,9 +214,7 @@ def draw_retrieval(axes: Axes, energy: Energy, queries: NDArray[Any]) -> None:
 
 
 @styled
-def completion(
-    originals: Any, masked: Any, completed: Any, shape: tuple[int, int], *, title: str = ""
-) -> Figure:
+def completion(originals: Any, masked: Any, completed: Any, shape: tuple[int, int]) -> Figure:
     """Draw three rows of images: masked, completed, original.
 
     Parameters
@@ -234,8 +223,6 @@ def completion(
         Images as rows; NaN in `masked` is an unknown pixel, left blank and hatched.
     shape : (int, int)
         Height and width, with D = height * width.
-    title : str
-        A line above the images.
 
     Examples
     --------
@@ -251,10 +238,8 @@ def completion(
     if others:
         raise ShapeError("originals, masked and completed must hold as many images.")
     side = (style.WIDTH - 0.5) / count
-    figure = style.new_figure(3 * side * shape[0] / shape[1] + 0.45 * bool(title), gap=0.0)
+    figure = style.new_figure(3 * side * shape[0] / shape[1], gap=0.0)
     _draw_images(figure.subplots(3, count, squeeze=False), rows)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
     return figure
 
 

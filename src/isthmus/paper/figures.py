@@ -1,4 +1,4 @@
-"""Figures that only the report of the paper draws: capacity, clustering, and records."""
+"""Figures that only the report of the paper draws: capacity, clustering and attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from isthmus.capacity import basins
 from isthmus.cluster.elbo import Dynamics, elbo_flow
-from isthmus.figures.incontext import PREDICTORS
 from isthmus.figures.landscapes import (
     draw_energy,
     draw_landscape,
@@ -354,43 +353,6 @@ def _draw_pie(
         if share > 1e-3:
             axes.add_patch(Wedge(tuple(place), radius, start, end, fc=colour, lw=0, zorder=5))
     axes.add_patch(Wedge(tuple(place), radius, 0, 360, fc="none", ec=INK, lw=0.7, zorder=5))
-
-
-@styled
-def likelihood_by_objective(record: Mapping[str, Any]) -> Figure:
-    """Draw what two training objectives reach: against the context, and against CPU time."""
-    figure = new_figure(5.2)
-    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-    sizes, bounds = record["contexts"], record["references"]
-    places = range(len(sizes))
-    colours = dict(zip(record["runs"], (PURPLE, CURVE), strict=True))
-    for name, run in record["runs"].items():
-        last = run["evaluations"][-1]
-        label = f"{name}, {last['update']:,} updates, T = "
-        look = {"color": colours[name], "ms": 6, "mec": PAPER, "mew": 0.5}
-        left.plot(places, last["nll"], "-o", lw=2.2, label=f"{label}1", **look)
-        left.plot(places, last["tempered"], ":s", lw=1.6,
-                  label=f"{label}{last['temperature']:.2g} (best)", **look)  # fmt: skip
-        seconds = [each["cpu_seconds"] for each in run["evaluations"]]
-        for field, line in (("nll", "-o"), ("tempered", ":s")):
-            ends = [each[field][-1] for each in run["evaluations"]]
-            right.plot(seconds, ends, line, lw=1.6, **look)
-    references = {"bayes": (GREEN, "--"), "kde-best": (MEMORY, "-"), "truth": (INK, "--")}
-    for name, (colour, line) in references.items():
-        values = [np.nan if each is None else each for each in bounds[name]]
-        left.plot(places, values, ls=line, color=colour, lw=1.5, label=PREDICTORS[name][-1])
-        right.axhline(values[-1], ls=line, color=colour, lw=1.2)
-    for axes in (left, right):
-        axes.axhline(bounds["bayes"][0], color=SKY, lw=1.2, label="no context at all (prior)")
-        axes.set_ylabel("nats")
-    left.set_xticks(places, [str(size) for size in sizes])
-    left.set_xlabel("points in context n")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    right.set_xlabel("CPU seconds of training")
-    right.set_xlim(0, 1.15 * right.dataLim.x1)
-    heading(left, "Negative log-likelihood of fresh points", f"{record['tasks']} tasks.", lines=1)
-    heading(right, f"At n = {sizes[-1]}", "Each evaluated checkpoint.", lines=1)
-    return figure
 
 
 VARIANTS = {"pre-norm": (INK, "o"), "QK-norm": (CURVE, "s"), "SALN": (MEMORY, "^")}

@@ -19,7 +19,6 @@ from isthmus.incontext import ICLEBM, ICLEBMConfig, preset, pretrained, train
 from isthmus.incontext.evaluation import Grid, GridDensity, evaluate
 from isthmus.incontext.priors import Tasks, prior
 from isthmus.incontext.sampling import starting_points
-from isthmus.paper.figures import likelihood_by_objective
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, judged
 
@@ -286,7 +285,7 @@ def incontext_objectives(seed: int, full: bool = False) -> Section:
         "authors' code; and the same with ranking NCE (`--preset paper-nce`). Each model is also "
         "shown at the best temperature for the test points. From `python "
         f"benchmarks/incontext_records.py objectives`, over {record['tasks']} tasks.",
-        likelihood_by_objective(record),
+        None,
         {
             "nll_by_reference_and_n": _rows_by_size(record, bounds),
             "nll_by_objective_and_n": _rows_by_size(record, curves),
