@@ -12,7 +12,6 @@ import isthmus as ist
 from isthmus.capacity import certify
 from isthmus.cluster import BasinFlow, ClAM, GaussianMeanShift
 from isthmus.errors import InvalidInputError
-from isthmus.figures.plots import _basins
 from isthmus.impute import MemoryImputer
 
 RNG = np.random.default_rng(0)
@@ -40,22 +39,10 @@ def drawings() -> dict[str, tuple]:
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "line",
-        "plane",
-        "support",
-        "pair",
-        "map",
-        "gap",
-        "tree",
-        "clam",
-        "shift",
-        "gaps",
-        "certificate",
-    ],
-)
+NAMES = "line plane support pair map gap tree clam shift gaps certificate"
+
+
+@pytest.mark.parametrize("name", NAMES.split())
 def test_axes_in_and_out(name: str) -> None:
     thing, X, options = drawings()[name]
     new = ist.plot(thing, X, **options)
@@ -68,6 +55,12 @@ def test_axes_in_and_out(name: str) -> None:
         axes.figure.canvas.draw()
 
 
+def test_basins_are_parted_half_way_between_two_equal_memories() -> None:
+    axes = ist.plot(ist.GaussianKDE([[-2.0], [2.0]], 0.5))
+    (border,) = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"]
+    assert border == pytest.approx(0, abs=0.02)
+
+
 def test_pairs_have_axes_for_each() -> None:
     grid = ist.plot(ist.GaussianKDE(ROWS, 0.5), ROWS)
     assert grid.shape == (3, 3)
@@ -76,12 +69,6 @@ def test_pairs_have_axes_for_each() -> None:
     x, density = curve.get_data()
     expected = ist.GaussianKDE(ROWS[:, :1], 0.5).log_prob(x[:, None])
     assert np.log(density) == pytest.approx(expected, abs=1e-6)
-
-
-def test_basins_are_those_of_retrieval() -> None:
-    kde = ist.GaussianKDE([[-2.0], [2.0]], 0.5)
-    labels = _basins(kde, np.array([[-3.0], [-0.1], [0.1], [4.0]]))
-    assert labels[0] == labels[1] != labels[2] == labels[3]
 
 
 def test_what_has_no_picture_is_refused() -> None:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from isthmus.capacity import Certificate
 
-BOUNDS = ["separation", "guaranteed_radius", "error_bound"]
-OUTCOMES = ["retrieval_error", "stored", "decided", "basin"]
+WRITTEN = (
+    "separation guaranteed_radius error_bound noise noise_norm retrieval_error stored decided basin"
+)
 # A column is worth a note if it varies this many times as much as another.
 UNEVEN = 30.0
 # The inverse squares of smaller bandwidths overflow.
@@ -39,11 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         shown = (found,) if arguments.phases else (found, X, table.columns)
         draw = figures.phase_plot if arguments.phases else figures.certificate_plot
         figures.save(draw(*shown), arguments.plot)
-    summary = {
-        "columns": list(table.columns),
-        "left_out": list(table.left_out),
-        "standardised": arguments.standardise,
-    }
+    summary: dict[str, Any] = {"columns": [*table.columns], "left_out": [*table.left_out]}
+    summary |= {"standardised": arguments.standardise}
     notes = (*table.notes, *_uneven_columns(table, arguments))
     if arguments.phases:
         summary |= found.to_dict()
@@ -63,11 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _rows(found: Certificate, table: Table, noise: bool) -> Any:
     """Return the columns to write."""
-    frame, columns = found.to_frame(), [*BOUNDS, *OUTCOMES]
+    frame = found.to_frame()
     if noise:
         frame["noise_norm"] = frame["noise"] * table.X.shape[1] ** 0.5
-        columns = [*BOUNDS, "noise", "noise_norm", *OUTCOMES]
-    frame = frame[columns].replace([float("inf")], float("nan"))
+    written = [name for name in WRITTEN.split() if name in frame]
+    frame = frame[written].replace([float("inf")], float("nan"))
     name = f"{table.id_name}_given" if table.id_name in frame else table.id_name
     frame.insert(0, name, table.ids)
     return frame
@@ -98,7 +96,7 @@ def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certi
     from isthmus import ModernHopfield
     from isthmus.capacity import certify, choose_sigma
 
-    with progress("certify", 2, show=False if arguments.quiet else None) as report:
+    with progress("certify", 2, show=arguments.progress) as report:
         sigma = arguments.sigma if arguments.beta is None else arguments.beta**-0.5
         if arguments.choose:
             report(0, "choosing sigma")

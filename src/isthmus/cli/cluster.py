@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.printing import counted
-from isthmus.tables.files import STDIN, FileFormat, default_output
+from isthmus.tables.files import STDIN, FileFormat
 
 if TYPE_CHECKING:
     from isthmus.cluster import TableClusters
@@ -71,9 +71,8 @@ def _run_streamed(arguments: argparse.Namespace, settings: dict[str, Any]) -> in
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that cannot be used, before any work."""
-    if arguments.output is None:
-        arguments.output = default_output(arguments.data, "clusters.csv")
-    options.check_outputs(arguments, arguments.data, plot=arguments.plot, save=arguments.save)
+    files = options.settings(arguments, "plot save")
+    options.check_outputs(arguments, arguments.data, ending="clusters.csv", **files)
     options.require_suffix("--plot", arguments.plot, ".png", ".svg")
     if arguments.model is not None:
         fitting = "method k resolution alpha bandwidth save no-standardise"

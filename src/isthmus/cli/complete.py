@@ -6,7 +6,6 @@ import argparse
 
 from isthmus.cli import options
 from isthmus.printing import listed
-from isthmus.tables.files import default_output
 
 # Part of the note of a table on its columns of text, which are learned from here.
 WORDS = "since most cells are not numbers"
@@ -14,9 +13,7 @@ WORDS = "since most cells are not numbers"
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    if arguments.output is None:
-        arguments.output = default_output(arguments.data, "completed")
-    options.check_outputs(arguments, arguments.data, arguments.memory)
+    options.check_outputs(arguments, arguments.memory, arguments.data, ending="completed")
     if arguments.model is not None:
         fitting = "memory energy sigma no-standardise"
         options.refuse(arguments, fitting, "--model is fitted already.")
@@ -34,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         memory=memory,
         model=None if arguments.model is None else TableModel.load(arguments.model),
         words=table.words if learns_itself else None,
-        show_progress=False if arguments.quiet else None,
+        show_progress=arguments.progress,
         **options.settings(arguments, "energy sigma how fill standardise seed"),
     )
     filled = table.filled(found.X, found.words)

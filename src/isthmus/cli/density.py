@@ -12,15 +12,11 @@ from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.tables.categories import with_categories
 from isthmus.tables.cells import is_missing
-from isthmus.tables.files import default_output
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    scored = arguments.score or arguments.data
-    if arguments.output is None:
-        arguments.output = default_output(scored, "density.csv")
-    options.check_outputs(arguments, arguments.data, arguments.score)
+    options.check_outputs(arguments, arguments.data, arguments.score, ending="density.csv")
     table = options.load_table(arguments, missing=True)
     frame, notes = with_categories(table)
     frame = frame.drop(columns=[table.label_name], errors="ignore")

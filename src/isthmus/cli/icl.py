@@ -12,13 +12,7 @@ from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import check_writable, make_directory
 from isthmus.printing import counted
-from isthmus.tables.files import (
-    STDIN,
-    Table,
-    check_output,
-    read_table,
-    write_table,
-)
+from isthmus.tables.files import STDIN, Table, check_output, read_table, write_table
 from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
@@ -36,7 +30,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     from isthmus.incontext import train, train_tables
 
     settings, init = _settings(arguments)
-    out, quiet = make_directory(arguments.out, "--out"), arguments.quiet
+    out = make_directory(arguments.out, "--out")
     run: Any = train_tables if arguments.preset in TABLE_PRESETS else train
     try:
         run(
@@ -46,8 +40,8 @@ def run_train(arguments: argparse.Namespace) -> int:
             init=init,
             checkpoint_every=max(1, min(UPDATES_BETWEEN_CHECKPOINTS, settings.updates // 100)),
             evaluate_every=max(1, min(UPDATES_BETWEEN_EVALUATIONS, settings.updates // 3)),
-            progress=False if quiet else None,
-            report=None if quiet else partial(_print_likelihood, settings.updates),
+            progress=arguments.progress,
+            report=None if arguments.quiet else partial(_print_likelihood, settings.updates),
         )
     except KeyboardInterrupt:
         options.warn(f"interrupted; the same command continues in {out}")
@@ -64,21 +58,19 @@ def _settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
     from isthmus.incontext.training import PRESETS
 
     name = as_choice(arguments.preset, "--preset", (*PRESETS, *TABLE_PRESETS))
-    if name in TABLE_PRESETS and arguments.prior is not None:
+    of_tables, init = name in TABLE_PRESETS, None
+    if of_tables and arguments.prior is not None:
         raise InvalidInputError(f"--prior does not apply to --preset {name}.")
-    changed = {} if arguments.updates is None else {"updates": arguments.updates}
-    start: Any = PRESETS.get(name)
-    if name in TABLE_PRESETS:
-        start = TableTraining() if name == "tables" else TableTraining.of_numbers()
-    settings = replace(start, seed=arguments.seed, **changed)
+    presets: Any = {"tables": TableTraining, "tables-numbers": TableTraining.of_numbers}
+    settings = presets[name]() if of_tables else PRESETS[name]
+    settings = replace(settings, seed=arguments.seed)
+    if arguments.updates is not None:
+        settings = replace(settings, updates=arguments.updates)
     if arguments.batch is not None:
         settings = settings.with_batch(arguments.batch)
-    if name in TABLE_PRESETS:
-        first = None if arguments.init is None else reader_of(arguments.init)
-        return settings.on_devices(arguments.devices), first
-    init = None if arguments.init is None else _point_model(arguments.init, "--init")
-    if init is not None:
-        settings = replace(settings, model=init.config)
+    if arguments.init is not None:
+        init = reader_of(arguments.init) if of_tables else _point_model(arguments.init, "--init")
+        settings = settings if of_tables else replace(settings, model=init.config)
     if arguments.prior is not None:
         settings = settings.on_prior(prior(arguments.prior))
     return settings.on_devices(arguments.devices), init
@@ -100,12 +92,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
     evaluation = evaluate(
         _point_model(arguments.model),
         prior(arguments.prior),
-        contexts=arguments.contexts,
-        tasks=arguments.tasks,
-        points=arguments.points,
-        references=arguments.references,
-        seed=arguments.seed,
-        progress=False if arguments.quiet else None,
+        **options.settings(arguments, "contexts tasks points references seed progress"),
     )
     as_json = arguments.json or (target is not None and target.suffix == ".json")
     options.put(evaluation.to_json() if as_json else f"{evaluation}\n", target)
@@ -137,9 +124,7 @@ def run_sample(arguments: argparse.Namespace) -> int:
             np.empty((0, model.dim)) if table is None else table.X,
             arguments.number,
             kind(step_size=arguments.step_size),
-            seed=arguments.seed,
-            steps=arguments.steps,
-            progress=False if arguments.quiet else None,
+            **options.settings(arguments, "seed steps progress"),
         )
     columns = [f"x{axis + 1}" for axis in range(drawn.shape[1])] if table is None else table.columns
     target = write_table(dict(zip(columns, drawn.T, strict=True)), arguments.output)

@@ -100,6 +100,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         parser.error(f"{name!r} is not a command; {did_you_mean(name, HELP)}")
     # Each command is a module of its name, imported when it is called: --help needs no torch.
     found = make_parser(name, import_module(f"isthmus.cli.{name}")).parse_args(arguments[1:])
+    found.progress = False if getattr(found, "quiet", False) else None
     code: int = found.action(found)
     return code
 

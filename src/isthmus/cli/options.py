@@ -22,6 +22,7 @@ from isthmus.tables.files import (
     FileFormat,
     Table,
     check_output,
+    default_output,
     read_table,
     write_table,
 )
@@ -238,12 +239,15 @@ def refuse(arguments: argparse.Namespace, names: str, reason: str) -> None:
 
 
 def check_outputs(
-    arguments: argparse.Namespace, *inputs: Path | None, **targets: Path | None
+    arguments: argparse.Namespace, *inputs: Path | None, ending: str = "", **targets: Path | None
 ) -> None:
     """Refuse outputs that cannot be written, or that are the same file, before any work.
 
-    `targets` are outputs other than ``-o``, by option. ``arguments.replaced`` are those that exist.
+    With an `ending`, the default of ``-o`` is named after the last input. `targets` are other
+    outputs, by option. ``arguments.replaced`` are those that exist.
     """
+    if ending and arguments.output is None:
+        arguments.output = default_output([one for one in inputs if one is not None][-1], ending)
     outputs = [arguments.output, *targets.values()]
     arguments.replaced = [one for one in outputs if one is not None and one.is_file()]
     seen = {real_path(one): "DATA" for one in inputs if one is not None}

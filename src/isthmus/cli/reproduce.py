@@ -24,10 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         report = build(
             *common,
-            jobs=arguments.jobs,
-            limit=arguments.limit,
-            fresh=arguments.fresh,
-            show_progress=False if arguments.quiet else None,
+            **options.settings(arguments, "jobs limit fresh"),
+            show_progress=arguments.progress,
             # Where there is no bar, lines show that the work goes on.
             announce=None if arguments.quiet or sys.stderr.isatty() else options.warn,
         )

@@ -49,22 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
         energy = arguments.energy or "kde"
         table = options.load_table(arguments, missing=energy not in ("kde", "hopfield"))
         settings = options.settings(arguments, "sigma beta standardise seed")
-        model = TableModel.fit(
-            table.X,
-            columns=table.columns,
-            method=energy,
-            n_clusters=arguments.k,
-            leave_out_constants=True,
-            **settings,
-        )
+        settings |= {"method": energy, "n_clusters": arguments.k, "leave_out_constants": True}
+        model = TableModel.fit(table.X, columns=table.columns, **settings)
     draws, chains = model.sample(
         arguments.number,
-        sampler=arguments.sampler,
-        step_size=arguments.step_size,
         burn_in=arguments.steps,
-        chains=arguments.chains,
-        seed=arguments.seed,
-        show_progress=False if arguments.quiet else None,
+        show_progress=arguments.progress,
+        **options.settings(arguments, "sampler step_size chains seed"),
     )
     summary: dict[str, Any] = {
         "draws": len(draws),

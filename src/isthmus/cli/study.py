@@ -37,12 +37,9 @@ def run_run(arguments: argparse.Namespace) -> int:
         done = study.run(
             out,
             settings,
-            jobs=arguments.jobs,
             backend="local" if arguments.scheduler is None else "dask",
-            scheduler=arguments.scheduler,
             data_home=arguments.data,
-            retry=arguments.retry,
-            progress=False if arguments.quiet else None,
+            **options.settings(arguments, "jobs scheduler retry progress"),
         )
     except KeyboardInterrupt:
         options.warn(f"interrupted; the same command continues with the missing fits in {out}")

@@ -201,9 +201,9 @@ def given_energy(energy: Energy) -> PlayEnergy:
     return PlayEnergy("given", type(energy).__name__, repr(energy)[:80], build, **look)
 
 
-def as_scene(energy: Energy) -> dict[str, Any] | None:
-    """Return the settings of a scene that has this energy, or None if no built-in one is equal."""
-    width: Any = getattr(energy, "sigma", None)
+def as_scene(energy: Energy) -> dict[str, Any]:
+    """Return the settings of a scene that has this energy, which is "given" if none is equal."""
+    name, width = "given", getattr(energy, "sigma", getattr(energy, "bandwidth", None))
     more: dict[str, Any] = {}
     match energy:
         case ist.GaussianKDE() if energy.is_round and energy.log_weights is None:
@@ -218,11 +218,11 @@ def as_scene(energy: Energy) -> dict[str, Any] | None:
             name, width, more = "sparse", energy.beta**-0.5, {"sparsity": energy.alpha}
         case ist.CRPMixture() if energy.normalized and not energy.discount:
             name, centre = "crp", energy.prior_mean
+            more = {"alpha": float(energy.alpha), "prior": (2 * float(energy.rho)) ** -0.5}
             more["centre"] = [0.0, 0.0] if centre is None else centre.tolist()
-            more |= {"alpha": float(energy.alpha), "prior": (2 * float(energy.rho)) ** -0.5}
             more["counts"] = energy.counts.tolist()
         case ist.Hopfield() if energy.states == "continuous" and not energy.zero_diagonal:
-            return {"energy": "hopfield"}
-        case _:
-            return None
-    return {"energy": name, "sigma": float(width), **more}
+            name = "hopfield"
+    if isinstance(width, torch.Tensor) and width.ndim == 0:
+        more = {"sigma": float(width), **more}
+    return {"energy": name, **more}

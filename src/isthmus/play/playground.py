@@ -95,15 +95,9 @@ class Playground:
                 f"The playground shows up to {MOST_MEMORIES:,} memories, not "
                 f"{energy.n_memories:,}. Pass energy.subset(range({MOST_MEMORIES}))."
             )
-        scene = scene_of(energy.memories.detach().double().cpu().numpy())
-        settings = as_scene(energy)
-        if settings is None:
+        scene = scene_of(energy.memories.detach().double().cpu().numpy()) | as_scene(energy)
+        if scene["energy"] == "given":
             self.energies["given"] = given_energy(energy)
-            width = getattr(energy, "sigma", getattr(energy, "bandwidth", None))
-            settings = {"energy": "given"}
-            if isinstance(width, torch.Tensor) and width.ndim == 0:
-                settings["sigma"] = float(width)
-        scene.update(settings)
         # The prior of a CRP mixture lies at the centre, so that the plane grows about it.
         reach = np.abs(np.array(scene["memories"]) - scene["centre"]).max()
         return {**scene, "unit": max(scene["unit"], MARGIN * float(reach))}
