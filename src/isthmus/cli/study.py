@@ -57,19 +57,16 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     from isthmus.study import QUICK, Limits, Settings
 
     start = QUICK if arguments.quick else Settings()
-    count = arguments.seeds or len(start.seeds)
-    given: dict[str, Any] = {
-        "datasets": arguments.datasets,
-        "methods": arguments.methods,
-        "seeds": tuple(range(arguments.seed, arguments.seed + count)),
-        "rows": arguments.rows,
-        "entries": arguments.entries,
-        "limits": Limits(
-            arguments.time_limit or start.limits.seconds,
-            arguments.memory_limit or start.limits.megabytes,
+    count, limits = arguments.seeds or len(start.seeds), start.limits
+    given = options.settings(arguments, "datasets methods rows entries")
+    return replace(
+        start,
+        seeds=tuple(range(arguments.seed, arguments.seed + count)),
+        limits=Limits(
+            arguments.time_limit or limits.seconds, arguments.memory_limit or limits.megabytes
         ),
-    }
-    return replace(start, **{name: value for name, value in given.items() if value is not None})
+        **{name: value for name, value in given.items() if value is not None},
+    )
 
 
 def run_status(arguments: argparse.Namespace) -> int:

@@ -143,45 +143,41 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
 
 
 @styled
-def capacity_bounds(
-    dims: Iterable[int], measured: Mapping[str, Mapping[int, float]] | None = None
-) -> Figure:
+def capacity_bounds(dims: Iterable[int], measured: Mapping[str, Mapping[int, float]]) -> Figure:
     """Draw every bound on the number N of patterns against the dimension D.
 
-    On the sphere of radius 2 sigma sqrt(D - 1). With `measured` counts, by the name of an
-    experiment and the dimension, a second panel shows them with the bounds as growth N^(1/(D-1)),
-    for the first half of the dimensions.
+    On the sphere of radius 2 sigma sqrt(D - 1). A second panel shows `measured` counts, by the name
+    of an experiment and the dimension, with the bounds as growth N^(1/(D-1)), for the first half of
+    the dimensions.
     """
     grid = np.array(list(dims))
     figure = new_figure(5.4)
-    first, *others = figure.subplots(1, 2 if measured else 1, squeeze=False)[0]
+    left, right = figure.subplots(1, 2)
     for kind, (colour, line, name) in BOUNDS.items():
         logs = np.array([capacity_bound(int(dim), kind=kind, log=True) for dim in grid])
         look: dict[str, Any] = {"ls": line, "color": colour, "lw": 1.8}
-        first.plot(grid, logs / np.log(10), label=name, **look)
-        for axes in others:
-            axes.plot(grid, np.exp(logs / (grid - 1)), **look)
-    first.set(xlabel="dimension D", ylabel="number of patterns N", ylim=(0, None))
-    first.yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
-    first.yaxis.set_major_locator(MaxNLocator(7, integer=True))
-    first.legend(loc="upper left")
+        left.plot(grid, logs / np.log(10), label=name, **look)
+        right.plot(grid, np.exp(logs / (grid - 1)), **look)
+    left.set(xlabel="dimension D", ylabel="number of patterns N", ylim=(0, None))
+    left.yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
+    left.yaxis.set_major_locator(MaxNLocator(7, integer=True))
+    left.legend(loc="upper left")
     note = "Half-weight: no more keep half of their own weight, which storage does not need."
-    heading(first, "How many patterns fit on a sphere", note)
-    for axes in others:
-        # Each mark is smaller than the one before, so that none hides another.
-        for number, (name, counts) in enumerate((measured or {}).items()):
-            growth = [count ** (1 / (dim - 1)) for dim, count in counts.items()]
-            look = {"ms": max(9.5 - 1.5 * number, 7), "mfc": FACES[number % len(FACES)], "mew": 1.3}
-            mark = MARKS[number % len(MARKS)]
-            axes.plot([*counts], growth, mark, color=INK, zorder=4, label=name, **look)
-        farthest = max(dim for counts in (measured or {}).values() for dim in counts)
-        axes.set(xlim=(1.5, max(grid.max() / 2, farthest + 0.5)), yscale="log", ylim=(0.95, 22))
-        axes.set(xlabel="dimension D", ylabel="growth N^(1/(D-1))", yticks=(1, 2, 3, 4, 5, 10, 20))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(loc="upper right", title="stored")
-        heading(axes, "Growth per dimension", "Lines as on the left, marks are stored.")
+    heading(left, "How many patterns fit on a sphere", note)
+    # Each mark is smaller than the one before, so that none hides another.
+    for number, (name, counts) in enumerate(measured.items()):
+        growth = [count ** (1 / (dim - 1)) for dim, count in counts.items()]
+        look = {"ms": max(9.5 - 1.5 * number, 7), "mfc": FACES[number % len(FACES)], "mew": 1.3}
+        mark = MARKS[number % len(MARKS)]
+        right.plot([*counts], growth, mark, color=INK, zorder=4, label=name, **look)
+    farthest = max(dim for counts in measured.values() for dim in counts)
+    right.set(xlim=(1.5, max(grid.max() / 2, farthest + 0.5)), yscale="log", ylim=(0.95, 22))
+    right.set(xlabel="dimension D", ylabel="growth N^(1/(D-1))", yticks=(1, 2, 3, 4, 5, 10, 20))
+    right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    right.yaxis.set_minor_locator(NullLocator())
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
+    right.legend(loc="upper right", title="stored")
+    heading(right, "Growth per dimension", "Lines as on the left, marks are stored.")
     return figure
 
 

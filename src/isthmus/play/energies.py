@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 TRAINED_UNIT = 4.0
 # An Epanechnikov kernel of radius h has the variance h^2 / (D + 4) along each axis.
 EPANECHNIKOV_RADIUS = math.sqrt(6.0)
-# Draws, rounds and updates of a round of the learned energy, about half a second each.
-LEARNED_ROWS, LEARNED_ROUNDS, LEARNED_UPDATES = 512, 10, 40
 
 
 @dataclass(frozen=True)
@@ -46,11 +44,10 @@ class PlayEnergy:
     fine: int = 256
     editable: bool = True
     note: str = ""
-    train: Callable[[Scene], bool] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return everything but the functions, for the page."""
-        return {name: value for name, value in vars(self).items() if name not in ("build", "train")}
+        """Return everything but the function, for the page."""
+        return {name: value for name, value in vars(self).items() if name != "build"}
 
 
 @lru_cache(maxsize=1)
@@ -64,37 +61,6 @@ def _in_context(scene: Scene) -> Energy:
     centre, scale = scene.memories.new_tensor(scene.centre), scene.unit / TRAINED_UNIT
     inner = _model().condition(((scene.memories - centre) / scale).float())
     return ist.Affine(inner, scale, shift=centre.float())
-
-
-class _Learner:
-    """A small network, trained on draws of a blurred scene while it is watched."""
-
-    def __init__(self) -> None:
-        self.key: object = None
-
-    def build(self, scene: Scene) -> Energy:
-        """Return the network as it is; a new one for another scene."""
-        key = scene.memories.numpy().tobytes(), scene.sigma
-        if key != self.key:
-            blurred = ist.GaussianKDE(scene.memories, scene.sigma).sample(LEARNED_ROWS)
-            self.rows = torch.cat([blurred, scene.memories]).float()
-            self.energy: Energy = ist.NeuralEnergy(2, width=32)
-            self.energy.place_at(self.rows)
-            self.energy.requires_grad_(False)
-            self.key, self.rounds = key, 0
-        return self.energy
-
-    @torch.enable_grad()
-    def train(self, scene: Scene) -> bool:
-        """Train a few updates; return True if there are more to come."""
-        self.build(scene)
-        if self.rounds < LEARNED_ROUNDS:
-            found = ist.fit(self.energy, self.rows, updates=LEARNED_UPDATES, progress=False)
-            self.energy, self.rounds = found.energy, self.rounds + 1
-        return self.rounds < LEARNED_ROUNDS
-
-
-LEARNER = _Learner()
 
 
 def _crp(scene: Scene) -> Energy:
@@ -173,16 +139,6 @@ BUILT_IN = (
         draft=24,
         fine=64,
         note="No parameter changes: the points are the context of a pretrained transformer.",
-    ),
-    PlayEnergy(
-        "learned",
-        "Learned network",
-        "E(x) = f(x) + |x − c|² / 8s², trained on points blurred by σ",
-        LEARNER.build,
-        draft=64,
-        fine=128,
-        note="Watch a small network learn the points: each frame is a few more updates.",
-        train=LEARNER.train,
     ),
 )
 

@@ -58,8 +58,6 @@ def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
     header: dict[str, Any] = {"columns": columns, "rows": rows, "view": view}
     if not len(scene.memories) and kind.name not in ("incontext", "given"):
         return {**header, "empty": True}, {}
-    if kind.train is not None and not final:
-        header["training"] = kind.train(scene)
     energy, nodes = kind.build(scene), scene.grid(columns, rows)
     move = wants_basins and (final or not isinstance(energy, SLOW))
     heights, moved = _heights(energy, nodes, move)
@@ -137,7 +135,10 @@ def details(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
     queries = as_floats(request.body.get("queries", []), "queries", (-1, 2), MOST_QUERIES)
     if len(queries):
         points = queries.to(scene.memories)
-        arrays["paths"] = _paths(energy, points, 1e-4)
+        trace = retrieve(energy, points, tol=1e-4, max_steps=400, trace=True).trace
+        assert trace is not None
+        keep = np.linspace(0, len(trace) - 1, min(len(trace), MOST_PATH)).round().astype(int)
+        arrays["paths"] = trace.double().numpy()[np.unique(keep)]
         if kind.shares and isinstance(energy, Memory):  # kinds with shares have responsibilities
             arrays["shares"] = energy.responsibilities(points).float().numpy()
     if kind.certified and request.body.get("balls") and len(scene.memories) <= MOST_BALLS:
@@ -149,15 +150,6 @@ def details(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
         arrays["balls"] = np.where(np.isfinite(radius), radius, 0.0)
         header["proved"] = int((found.decided == "proved").sum())
     return header, arrays
-
-
-def _paths(energy: Energy, points: Tensor, tol: float) -> NDArray[np.float64]:
-    """Return the states of queries (n, 2) on their way down, thinned. (T, n, 2)."""
-    trace = retrieve(energy, points, tol=tol, max_steps=400, trace=True).trace
-    assert trace is not None
-    keep = np.linspace(0, len(trace) - 1, min(len(trace), MOST_PATH)).round().astype(int)
-    found: NDArray[np.float64] = trace.double().numpy()[np.unique(keep)]
-    return found
 
 
 def clusters(scene: Scene) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import tempfile
@@ -28,18 +29,14 @@ HOST = "127.0.0.1"
 def listen(port: int | None) -> socket.socket:
     """Return a socket on this machine only; without a port, on one that is free."""
     number = 0 if port is None else as_count(port, "port", at_most=65535)
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, number))
-        listener.listen(64)  # connections wait from now on, so that the address can be told
+        # Connections wait from now on, so that the address can be told.
+        return socket.create_server((HOST, number), backlog=64)
     except OSError as error:
-        listener.close()
         raise InvalidInputError(
-            f"Port {number} cannot be used ({error.strerror}). Choose another one, or give none "
+            f"Port {number} cannot be used ({os.strerror(error.errno or 0)}). Choose another one, or give none "
             "to take one that is free."
         ) from None
-    return listener
 
 
 @dataclass(frozen=True)
@@ -65,14 +62,14 @@ def make_server(playground: Playground, port: int | None = None) -> PlayServer:
     require("starlette", "uvicorn", "websockets")
     import uvicorn
 
-    from isthmus.play.server import make_app
+    from isthmus.play.server import NewestConnections, make_app
 
     listener = listen(port)
     number = listener.getsockname()[1]
     app = make_app(playground, number)
     options: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
     options |= {"ws_max_size": LARGEST_TABLE, "timeout_graceful_shutdown": 1}
-    config = uvicorn.Config(app, **options)
+    config = uvicorn.Config(app, http=NewestConnections, **options)
     address = f"http://{HOST}:{number}/{app.state.token}/"
     return PlayServer(uvicorn.Server(config), listener, app.state.pool, address)
 

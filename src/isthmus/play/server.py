@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from isthmus.errors import IsthmusError
 from isthmus.play.launch import HOST
@@ -32,6 +33,7 @@ FILES = {
 WORKERS = (("frame", "walk"), ("table", "details", "final"), ("clusters", "phases"))
 THREADS = 4
 NOT_ALLOWED = 1008
+MOST_CONNECTIONS = 64
 
 
 def make_app(playground: Playground, port: int, token: str | None = None) -> Starlette:
@@ -70,6 +72,21 @@ def make_app(playground: Playground, port: int, token: str | None = None) -> Sta
 
 def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode(), token.encode())
+
+
+class NewestConnections(H11Protocol):
+    """HTTP of which only the newest connections stay open, so that idle ones keep nobody out.
+
+    Those that were upgraded to a WebSocket, which takes the token, are not counted.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, and close the oldest if there are too many."""
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        others = [each for each in self.connections if isinstance(each, NewestConnections)]
+        if len(others) > MOST_CONNECTIONS:
+            min(others, key=lambda each: each.since).transport.abort()
 
 
 class Guard:
