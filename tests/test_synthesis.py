@@ -112,6 +112,52 @@ def test_columns_are_distributed_as_in_the_table(model) -> None:
     assert (rows.few[rows["size"] > 1.5] == 1976).mean() > 0.9
 
 
+@pytest.mark.parametrize("model", ["auto", "kernel"])
+@pytest.mark.parametrize("n", [100, 1000])
+def test_draws_stay_in_one_of_groups_that_are_far_apart(model, n) -> None:
+    rng = np.random.default_rng(0)
+    far = rng.random(400) < 0.5
+    table = pd.DataFrame(rng.normal(size=(400, 3)) + 50 * far[:, None])
+    table["group"] = np.where(far, "far", "near")
+    for drawn in (draw_rows(table, n, check=False).rows, table):
+        beyond = drawn[[0, 1, 2]] > 25
+        assert (beyond.all(axis=1) == (drawn.group == "far")).all()
+        assert (beyond.all(axis=1) | ~beyond.any(axis=1)).all()
+    drawn = draw_rows(table[[0, 1, 2]], n, model=model, check=False).rows
+    assert (drawn > 25).mean(axis=1).isin([0, 1]).all()
+    assert not ((drawn > 10) & (drawn < 40)).any(axis=None)
+
+
+@pytest.mark.parametrize("others", [(), ("flag",), ("flag", "x")])
+def test_zeros_that_columns_share_stay_together(others) -> None:
+    rng = np.random.default_rng(0)
+    spent = np.where(rng.random(400) < 0.6, 0, rng.lognormal(3, 1, 400)).round(2)
+    table = pd.DataFrame({"spent": spent, "tax": (spent * rng.uniform(0.2, 0.8, 400)).round(2)})
+    table["flag"], table["x"] = np.where(spent > 0, "pays", "free"), rng.normal(size=400)
+    drawn = draw_rows(table[["spent", "tax", *others]], 1000, check=False).rows
+    assert (drawn.spent == 0).mean() == pytest.approx((spent == 0).mean(), abs=0.03)
+    assert ((drawn.spent == 0) == (drawn.tax == 0)).all()
+    if others:
+        assert ((drawn.spent > 0) == (drawn.flag == "pays")).all()
+
+
+def test_new_values_in_the_place_of_copies_leave_the_shares_of_categories() -> None:
+    """Nearly all heights of a man are in the table, so that many draws would be copies."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"sex": rng.choice(["m", "f"], 400)})
+    table["births"] = np.where(table.sex == "f", rng.poisson(1.5, 400), 0)
+    table["height"] = (np.where(table.sex == "m", 178, 165) + 6 * rng.normal(size=400)).round(1)
+    drawn = draw_rows(table, 1000, check=False).rows
+    assert (drawn.sex == "m").mean() == pytest.approx((table.sex == "m").mean(), abs=0.03)
+    places = pd.DataFrame({"country": rng.choice(["NO", "IT", "PE"], 400, p=[0.6, 0.3, 0.1])})
+    places["city"] = places.country.map({"NO": "Oslo", "IT": "Rome", "PE": "Lima"})
+    places["shop"], places["shelf"] = rng.choice(list("abcdefghijklm"), (2, 400))
+    drawn = draw_rows(places, 1000, check=False).rows
+    share = (places.country == "NO").mean()
+    assert (drawn.country == "NO").mean() == pytest.approx(share, abs=0.05)
+    assert len(drawn.merge(places[["country", "city"]].drop_duplicates())) > 950
+
+
 def test_frames_of_polars_keep_their_names() -> None:
     polars = pytest.importorskip("polars")
     assert list(draw_rows(polars.from_pandas(people()), 3, check=False).rows) == list(people())
@@ -121,8 +167,8 @@ def test_a_table_of_categories_alone_gives_new_combinations() -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({name: rng.choice(list("xyz"), 60) for name in "abcdef"})
     draws = draw_rows(table, 100)
-    assert draws.copies == 0
-    assert draws.rows.merge(table).empty
+    assert draws.rows.merge(table[~table.duplicated(keep=False)]).empty
+    assert draws.copies <= 15  # of the rows that occur twice
 
 
 @pytest.mark.parametrize("n", [2, 3, 30])
@@ -228,7 +274,7 @@ def test_rows_with_gaps_are_counted_as_copies_of_rows_with_the_same_gaps(gaps) -
     draws = draw_rows(table, 300, gaps=gaps, check=False)
     known = set(map(tuple, table.fillna(-99).to_numpy()))
     assert draws.copies == sum(tuple(row) in known for row in draws.rows.fillna(-99).to_numpy())
-    assert (draws.copies > 50) == (gaps == "keep")  # a gap beside any b is known
+    assert (draws.copies > 80) == (gaps == "keep")  # a gap beside any b is known
     assert abs(draws.rows.a.isna().mean() - (gaps == "keep") / 3) < 0.08
 
 

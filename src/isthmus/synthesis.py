@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -129,7 +130,8 @@ def draw_rows(
     kernel with the shape of the data (:func:`isthmus.bandwidth.choose`). Then the values of each
     column of numbers are replaced by the quantiles of the table at their ranks, so that columns
     are distributed as in the table, and rounded as there. Categories are those of the chosen row,
-    and values are exchanged with those of a similar row if a draw would be a copy.
+    and values are exchanged with those of a similar row if a draw would be a copy. Rows that occur
+    more than once may be drawn as they are.
 
     Parameters
     ----------
@@ -139,7 +141,8 @@ def draw_rows(
     n : int
     model : {"auto", "tables", "kernel"}
         "tables" needs 5 to 1,024 rows and up to 64 columns of numbers that vary, and no others;
-        "auto" takes it where it can, and the kernel elsewhere.
+        "auto" takes it where it can, and the kernel elsewhere, and where two columns have frequent
+        values, such as 0, among others that hardly repeat.
     sigma : float, optional
         Bandwidth of a round kernel, in robust standard deviations. Default: "auto".
     privacy : float
@@ -284,13 +287,14 @@ class _RowGenerator:
         self.moving = np.setdiff1d(np.flatnonzero(self.low < self.high), list(self.levels))
         times = Counter(_keys(self.codes))
         self.known = set(times)
+        whole = Counter(_keys(self.table.codes[~np.isnan(self.table.codes).any(1)]))
+        self.single = {key for key, count in times.items() if count == 1 or whole[key] == 1}
         # Where rows repeat as a rule, new ones do, too.
         alone = sum(count == 1 for count in times.values())
         self.repeats = alone <= (1 - MOSTLY_REPEATED) * len(self.codes)
         self.atoms = self._atoms()
         self.kept = self.atoms.copy()
-        if self._has_margins():
-            self.kept[:, self.moving] = False
+        masses = [place for place in self.moving if self._has_point_masses(place)]
         self.decimals = {place: count_decimals(self.codes[:, place]) for place in self.moving}
         self.scales = robust_scales(self.codes)
         self.scales[self.scales == 0] = 1.0
@@ -299,8 +303,11 @@ class _RowGenerator:
         self.kde: GaussianKDE | None = None
         self.density: StudentMixture | None = None
         self.kind, self.adaptive = "given" if sigma else "none", False
-        if model != "kernel" and sigma is None:
+        if sigma is None and (model == TABLES or (model == "auto" and len(masses) < 2)):
             self._set_density(required=model == TABLES)
+        if self._has_margins():
+            ranked = self.moving if self.density is not None else np.setdiff1d(self.moving, masses)
+            self.kept[:, ranked] = False
         if len(self.moving) and self.density is None:
             rows = as_rows(self.codes[:, self.moving] / self.units)
             width: Any = sigma
@@ -340,17 +347,30 @@ class _RowGenerator:
             kept[:, place] = (times >= max(ATOM_ROWS, ATOM_SHARE * count))[which]
         return kept
 
+    def _has_point_masses(self, place: int) -> bool:
+        """Return True if a column has frequent values, and others that hardly repeat."""
+        column, atoms = self.codes[:, place], self.atoms[:, place]
+        others = len(np.unique(column[~atoms]))
+        return bool(atoms.any()) and others > max((~atoms).sum() / 2, len(np.unique(column[atoms])))
+
     def draw(self, n: int) -> FloatArray:
         """Return n rows of numbers and codes of categories, NaN at gaps that are kept. (n, D)"""
         generator = torch.Generator().manual_seed(self.seed)
         random = np.random.default_rng(self.seed)
         drawn, chosen = np.empty((n, self.codes.shape[1])), np.empty(n, dtype=np.intp)
-        wrong, self.pool = np.ones(n, dtype=bool), np.empty((0, len(self.moving)))
+        wrong = np.ones(n, dtype=bool)
+        self.pools: list[FloatArray] = []
         for number in range(TRIES + 1):
-            drawn[wrong], chosen[wrong] = self._proposed(int(wrong.sum()), generator, random)
+            # Other rows in their place would be those that are far from their neighbors.
+            again = chosen[wrong] if number else None
+            drawn[wrong], chosen[wrong] = self._proposed(int(wrong.sum()), generator, random, again)
             if number:  # where a new draw is a copy again, nothing else would change
-                self._cross(drawn, chosen, wrong & self.copied(drawn), NEIGHBORS * number, random)
-            wrong = self.copied(drawn) & (not self.repeats)
+                near = NEIGHBORS * (1 + number // 2)
+                self._cross(drawn, chosen, wrong & _among(drawn, self.known), near, random)
+                # Rows that repeat may be drawn, but not in the place of others.
+                wrong &= _among(drawn, self.known) & (not self.repeats)
+            else:
+                wrong = _among(drawn, self.single) & (not self.repeats)
             if not self.outside:
                 wrong |= ((drawn < self.low) | (drawn > self.high)).any(1)
             if not wrong.any():
@@ -453,14 +473,21 @@ class _RowGenerator:
         return noisy + away @ slopes
 
     def _proposed(
-        self, n: int, generator: torch.Generator, random: np.random.Generator
+        self,
+        n: int,
+        generator: torch.Generator,
+        random: np.random.Generator,
+        again: NDArray[Any] | None,
     ) -> tuple[FloatArray, NDArray[Any]]:
         """Return n draws, rounded as the table is, and the rows that give their fixed values."""
-        count = n if len(self.pool) else max(n, FEWEST_RANKED)
-        moved, chosen = self._moved(count, generator, random)
+        if again is None:
+            again = self._chosen(n, random)
+        moved, chosen = self._moved(again, generator, random)
         if self._has_margins():
             # Draws are ranked among themselves, so that each part of a column is drawn as often.
-            self.pool = self.pool if len(self.pool) else np.sort(moved, axis=0)
+            free = ~self.kept[chosen][:, self.moving]
+            columns = range(len(self.moving))
+            self.pools = self.pools or [np.sort(moved[free[:, at], at]) for at in columns]
             moved = self._with_margins(moved, random)
         moved, chosen = moved[:n], chosen[:n]
         rows = self.codes[chosen].copy()
@@ -471,30 +498,38 @@ class _RowGenerator:
             rows[:, place] = np.where(self.kept[chosen, place], rows[:, place], values)
         return rows, chosen
 
+    def _chosen(self, n: int, random: np.random.Generator) -> NDArray[Any]:
+        """Return at least n rows at random, of which ranked draws use each equally often."""
+        count = len(self.codes)
+        if self.kde is None or not self._has_margins():
+            return random.choice(count, size=max(n, FEWEST_RANKED), p=self.chances)
+        rounds = -(-max(n, FEWEST_RANKED) // count)
+        return random.permutation(np.tile(np.arange(count), rounds))
+
     def _moved(
-        self, n: int, generator: torch.Generator, random: np.random.Generator
+        self, rows: NDArray[Any], generator: torch.Generator, random: np.random.Generator
     ) -> tuple[FloatArray, NDArray[Any]]:
-        """Return n draws of the columns that move, and the rows that they are of or next to.
+        """Return draws of the columns that move, and the rows that they are of or next to.
 
         Far draws of heavy tails are taken again.
         """
-        moved, chosen = self._drawn(n, generator, random)
+        moved, chosen = self._drawn(rows, generator, random)
         low, high = self.low[self.moving], self.high[self.moving]
         for _ in range(TRIES if self._has_margins() else 0):
             beyond = ((moved < low) | (moved > high)).any(1)
             if not beyond.any():
                 break
-            moved[beyond], chosen[beyond] = self._drawn(int(beyond.sum()), generator, random)
+            moved[beyond], chosen[beyond] = self._drawn(rows[beyond], generator, random)
         return moved, chosen
 
     def _drawn(
-        self, n: int, generator: torch.Generator, random: np.random.Generator
+        self, rows: NDArray[Any], generator: torch.Generator, random: np.random.Generator
     ) -> tuple[FloatArray, NDArray[Any]]:
         if self.density is not None:
-            noisy = np.asarray(self.density.sample(n, seed=generator))
+            noisy = np.asarray(self.density.sample(len(rows), seed=generator))
             chosen = self._tree().query(noisy / self.units)[1]
         else:
-            chosen = random.choice(len(self.codes), size=n, p=self.chances)
+            chosen = rows
             if self.kde is None:
                 return self.codes[chosen][:, self.moving], chosen
             noisy = self.kde._draw_about(torch.from_numpy(chosen), generator).numpy() * self.units
@@ -506,18 +541,25 @@ class _RowGenerator:
     def _with_margins(self, moved: FloatArray, random: np.random.Generator) -> FloatArray:
         """Replace values by the quantiles of the table at their ranks among the first draws.
 
-        Between values of the table, others are drawn only in columns that hardly repeat any.
+        Between values of the table, others are drawn only in columns that hardly repeat any. Values
+        apart by a wide gap are ranked apart, so that no draw changes sides.
         """
         for at, place in enumerate(self.moving):
-            pool = self.pool[:, at]
-            first, last = (np.searchsorted(pool, moved[:, at], side) for side in SIDES)
-            ranks = first + random.random(len(moved)) * (last - first)
-            known = self.table.codes[:, place]
-            known = known[~np.isnan(known)]
-            values, places = np.sort(known), ranks / len(pool) * (len(known) - 1)
-            if len(np.unique(values)) <= len(values) / 2:
-                places = np.rint(places)
-            moved[:, at] = np.interp(places, np.arange(len(values)), values)
+            known = self.table.codes[~self.kept[:, place], place]
+            known = np.sort(known[~np.isnan(known)])
+            ends = np.r_[-np.inf, _wide_gaps(known), np.inf]
+            few = len(np.unique(known)) <= len(known) / 2
+            for low, high in itertools.pairwise(ends):
+                inside = (moved[:, at] >= low) & (moved[:, at] < high)
+                values = known[(known >= low) & (known < high)]
+                if not inside.any() or not len(values):
+                    continue
+                pool = self.pools[at][(self.pools[at] >= low) & (self.pools[at] < high)]
+                first, last = (np.searchsorted(pool, moved[inside, at], side) for side in SIDES)
+                ranks = first + random.random(inside.sum()) * (last - first)
+                places = ranks / max(len(pool), 1) * (len(values) - 1)
+                places = np.rint(places) if few else places
+                moved[inside, at] = np.interp(places, np.arange(len(values)), values)
         return moved
 
     def _blurred(self, noisy: FloatArray, random: np.random.Generator) -> FloatArray:
@@ -539,14 +581,12 @@ class _RowGenerator:
         """Exchange values with a similar row, in rows where nothing else moves."""
         for row in np.flatnonzero(which):
             apart = (self.codes != self.codes[chosen[row]]).mean(1)
-            other = random.choice(np.argsort(apart, kind="stable")[1 : neighbors + 1])
+            apart[chosen[row]] = np.inf
+            nearest = np.argsort(apart + 1e-9 * random.random(len(apart)))[:neighbors]
+            other = random.choice(nearest)
             swap = random.random((self.codes.shape[1],)) < 0.5
             swap[list(self.given)] = False
             drawn[row, swap] = self.codes[other, swap]
-
-    def copied(self, drawn: FloatArray) -> NDArray[np.bool_]:
-        """Return True for draws that equal a row of the table."""
-        return np.array([key in self.known for key in _keys(drawn)], dtype=bool)
 
     def _stored(self, values: FloatArray, place: int) -> FloatArray:
         """Return values as a column of narrow floats holds them."""
@@ -555,6 +595,18 @@ class _RowGenerator:
         if narrow in (np.float16, np.float32):
             return values.astype(narrow).astype(np.float64)
         return values
+
+
+def _wide_gaps(values: FloatArray) -> FloatArray:
+    """Return the middles of gaps three times as wide as the next values on each side span."""
+    levels = np.unique(values)
+    if len(levels) < 2 * ATOM_ROWS:
+        return np.empty(0)
+    spans = levels[ATOM_ROWS - 1 :] - levels[: 1 - ATOM_ROWS]
+    at = np.arange(ATOM_ROWS - 1, len(levels) - ATOM_ROWS)
+    gaps = np.diff(levels)[at]
+    wide = at[gaps > 3 * np.maximum(spans[at - ATOM_ROWS + 1], spans[at + 1])]
+    return np.asarray((levels[wide] + levels[wide + 1]) / 2)
 
 
 def _filled(codes: FloatArray, random: np.random.Generator) -> FloatArray:
@@ -571,6 +623,11 @@ def _filled(codes: FloatArray, random: np.random.Generator) -> FloatArray:
             donors = order[~gaps[order, place]][:NEIGHBORS]
             filled[row, place] = codes[random.choice(donors), place] if len(donors) else 0.0
     return filled
+
+
+def _among(rows: FloatArray, known: set[bytes]) -> NDArray[np.bool_]:
+    """Return True for rows that are known."""
+    return np.array([key in known for key in _keys(rows)], dtype=bool)
 
 
 def _keys(rows: FloatArray) -> list[bytes]:
