@@ -33,9 +33,10 @@ def listen(port: int | None) -> socket.socket:
         # Connections wait from now on, so that the address can be told.
         return socket.create_server((HOST, number), backlog=64)
     except OSError as error:
+        reason = os.strerror(error.errno or 0)
         raise InvalidInputError(
-            f"Port {number} cannot be used ({os.strerror(error.errno or 0)}). Choose another one, or give none "
-            "to take one that is free."
+            f"Port {number} cannot be used ({reason}). Choose another one, or give none to take "
+            "one that is free."
         ) from None
 
 
