@@ -25,7 +25,7 @@ from isthmus.memories.kernels import BallKDE
 from isthmus.memories.sparse import SparseHopfield
 from isthmus.play.basins import downhill, label_basins
 from isthmus.play.energies import PlayEnergy
-from isthmus.play.messages import MOST_QUERIES, MOST_WALKERS, Request, Scene, as_floats
+from isthmus.play.messages import MOST_QUERIES, MOST_WALKERS, Scene, as_floats
 from isthmus.validation import as_choice, as_count
 
 Arrays = dict[str, NDArray[Any]]
@@ -44,17 +44,17 @@ MOST_IN_PHASES, FEWEST_ROWS = 150, 5
 
 
 @torch.no_grad()
-def landscape(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
+def landscape(kind: PlayEnergy, scene: Scene, request: dict[str, Any]) -> Reply:
     """Return the heights and basins of a scene on a grid.
 
     A request of the kind "final" has exact borders of basins, "frame" borders to about a cell.
     """
     columns, rows = (
-        as_count(request.body.get(name), name, at_least=8, at_most=kind.fine)
+        as_count(request.get(name), name, at_least=8, at_most=kind.fine)
         for name in ("columns", "rows")
     )
-    view = as_choice(request.body.get("view", "energy"), "view", ("energy", "density"))
-    final, wants_basins = request.kind == "final", bool(request.body.get("basins", True))
+    view = as_choice(request.get("view", "energy"), "view", ("energy", "density"))
+    final, wants_basins = request["kind"] == "final", bool(request.get("basins", True))
     header: dict[str, Any] = {"columns": columns, "rows": rows, "view": view}
     if not len(scene.memories) and kind.name not in ("incontext", "given"):
         return {**header, "empty": True}, {}
@@ -125,14 +125,14 @@ def _values(
 
 
 @torch.no_grad()
-def details(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
+def details(kind: PlayEnergy, scene: Scene, request: dict[str, Any]) -> Reply:
     """Return the paths of queries, their posteriors, and the balls that are proved."""
     arrays: Arrays = {}
     header: dict[str, Any] = {}
     if not len(scene.memories) and kind.name != "given":
         return header, arrays
     energy = kind.build(scene)
-    queries = as_floats(request.body.get("queries", []), "queries", (-1, 2), MOST_QUERIES)
+    queries = as_floats(request.get("queries", []), "queries", (-1, 2), MOST_QUERIES)
     if len(queries):
         points = queries.to(scene.memories)
         trace = retrieve(energy, points, tol=1e-4, max_steps=400, trace=True).trace
@@ -141,7 +141,7 @@ def details(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
         arrays["paths"] = trace.double().numpy()[np.unique(keep)]
         if kind.shares and isinstance(energy, Memory):  # kinds with shares have responsibilities
             arrays["shares"] = energy.responsibilities(points).float().numpy()
-    if kind.certified and request.body.get("balls") and len(scene.memories) <= MOST_BALLS:
+    if kind.certified and request.get("balls") and len(scene.memories) <= MOST_BALLS:
         mixture = kind.name == "mixture"
         memory, sigma = (scene.memories, scene.sigma) if mixture else (energy, None)
         found = certify(memory, sigma, iterate="none")
@@ -183,13 +183,13 @@ def _rows(scene: Scene) -> NDArray[np.float64]:
 
 
 @torch.no_grad()
-def walk(kind: PlayEnergy, scene: Scene, request: Request) -> Reply:
+def walk(kind: PlayEnergy, scene: Scene, request: dict[str, Any]) -> Reply:
     """Move the chains of a request by a few steps; without positions, start new ones."""
-    name = as_choice(request.body.get("sampler"), "sampler", kind.samplers)
-    steps = as_count(request.body.get("steps", 1), "steps", at_most=20)
-    seed = as_count(request.body.get("seed", 0), "seed", at_least=0, at_most=2**32 - 1)
-    count = as_count(request.body.get("count", 100), "count", at_most=MOST_WALKERS)
-    points = as_floats(request.body.get("walkers", []), "walkers", (-1, 2), MOST_WALKERS)
+    name = as_choice(request.get("sampler"), "sampler", kind.samplers)
+    steps = as_count(request.get("steps", 1), "steps", at_most=20)
+    seed = as_count(request.get("seed", 0), "seed", at_least=0, at_most=2**32 - 1)
+    count = as_count(request.get("count", 100), "count", at_most=MOST_WALKERS)
+    points = as_floats(request.get("walkers", []), "walkers", (-1, 2), MOST_WALKERS)
     if not len(scene.memories) and kind.name != "given":
         return {}, {"walkers": np.zeros((0, 2))}
     energy = kind.build(scene)

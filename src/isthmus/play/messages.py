@@ -80,27 +80,18 @@ class Scene:
         return torch.from_numpy(np.stack(nodes, -1)).to(self.memories.dtype)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the page asks for. `number` comes back with the reply."""
-
-    number: int
-    kind: str
-    body: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, text: str | bytes) -> Request:
-        """Return the request in a message of JSON."""
-        try:
-            body = json.loads(text[: LARGEST_TABLE + 1], parse_constant=int)  # refuses NaN
-        except (ValueError, RecursionError):
-            raise InvalidInputError("The message is not JSON, or too large.") from None
-        if not isinstance(body, dict):
-            raise InvalidInputError("The message must be an object.")
-        kind = as_choice(body.get("kind"), "kind", KINDS)
-        if kind != "table" and len(text) > LARGEST_MESSAGE:
-            raise InvalidInputError(f"A message may have {LARGEST_MESSAGE:,} bytes.")
-        return cls(as_count(body.get("id"), "id", at_least=0, at_most=2**53), kind, body)
+def read_request(text: str | bytes) -> dict[str, Any]:
+    """Return what the page asks for, with its "kind", and the "id" that its reply has too."""
+    try:
+        body = json.loads(text[: LARGEST_TABLE + 1], parse_constant=int)  # refuses NaN
+    except (ValueError, RecursionError):
+        raise InvalidInputError("The message is not JSON, or too large.") from None
+    if not isinstance(body, dict):
+        raise InvalidInputError("The message must be an object.")
+    kind = as_choice(body.get("kind"), "kind", KINDS)
+    if kind != "table" and len(text) > LARGEST_MESSAGE:
+        raise InvalidInputError(f"A message may have {LARGEST_MESSAGE:,} bytes.")
+    return {**body, "id": as_count(body.get("id"), "id", at_least=0, at_most=2**53)}
 
 
 def as_floats(given: Any, name: str, shape: tuple[int, ...], most: int = MOST_MEMORIES) -> Tensor:

@@ -23,9 +23,9 @@ from isthmus.play.messages import (
     LIMITS,
     MOST_IN_CONTEXT,
     MOST_MEMORIES,
-    Request,
     Scene,
     pack,
+    read_request,
 )
 
 PAGE = Path(__file__).with_name("page")
@@ -117,11 +117,11 @@ class Playground:
         """
         number = 0
         try:
-            request = Request.read(message)
-            number = request.number
+            request = read_request(message)
+            number = request["id"]
             with Cancellable(stale):
                 header, arrays = self._answer(request)
-            return pack({"kind": request.kind, "id": number, **header}, arrays)
+            return pack({"kind": request["kind"], "id": number, **header}, arrays)
         except Cancelled:
             return None
         except IsthmusError as error:
@@ -131,9 +131,9 @@ class Playground:
             words = f"This is a bug in isthmus: {type(error).__name__}. Please report it."
         return pack({"kind": "error", "id": number, "error": words})
 
-    def _answer(self, request: Request) -> tuple[dict[str, Any], Any]:
-        body = request.body
-        if request.kind == "table":
+    def _answer(self, body: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        kind = body["kind"]
+        if kind == "table":
             axes, name, content = body.get("axes", []), body.get("name"), body.get("content")
             table = self.table
             if isinstance(name, str) and isinstance(content, str):
@@ -142,10 +142,10 @@ class Playground:
                 raise InvalidInputError("A table needs a name and its content, axes two names.")
             return self._plane(table, axes), {}
         scene = Scene.read(body.get("scene"))
-        if request.kind in ("clusters", "phases"):
-            return (clusters if request.kind == "clusters" else regions)(scene)
-        answer = {"details": details, "walk": walk}.get(request.kind, landscape)
-        return answer(self._kind(scene), scene, request)
+        if kind in ("clusters", "phases"):
+            return (clusters if kind == "clusters" else regions)(scene)
+        answer = {"details": details, "walk": walk}.get(kind, landscape)
+        return answer(self._kind(scene), scene, body)
 
     @staticmethod
     def _plane(table: Columns, axes: Any = ()) -> dict[str, Any]:

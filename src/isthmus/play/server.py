@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.requests import Request as WebRequest
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from isthmus.errors import IsthmusError
 from isthmus.play.launch import HOST
-from isthmus.play.messages import Request
+from isthmus.play.messages import read_request
 from isthmus.play.playground import PAGE, Playground
 
 FILES = {
@@ -45,7 +45,7 @@ def make_app(playground: Playground, port: int, token: str | None = None) -> Sta
     token = secrets.token_urlsafe(24) if token is None else token
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="isthmus-play")
 
-    async def page(request: WebRequest) -> Response:
+    async def page(request: Request) -> Response:
         name = request.path_params.get("name", "")
         if not _same(request.path_params["token"], token) or name not in FILES:
             return PlainTextResponse("Open the address that isthmus play printed.", 404)
@@ -167,7 +167,7 @@ class Session:
         while True:
             text = await self.websocket.receive_text()
             try:
-                request = Request.read(text)
+                request = read_request(text)
             except IsthmusError:
                 # The answer says what is wrong with it.
                 reply = self.playground.answer(text)
@@ -175,8 +175,8 @@ class Session:
                     await self.websocket.send_bytes(reply)
                 continue
             async with self.changed:
-                self.waiting[request.kind] = text
-                self.newest[request.kind] = request.number
+                self.waiting[request["kind"]] = text
+                self.newest[request["kind"]] = request["id"]
                 self.changed.notify_all()
 
     async def _work(self, kinds: tuple[str, ...]) -> None:
