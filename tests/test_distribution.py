@@ -1,5 +1,7 @@
 """Energies as distributions of PyTorch, and quantiles of one coordinate, against scipy."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -83,6 +85,9 @@ def test_moments_are_those_of_draws(name: str) -> None:
     spread = drawn.std(0)
     assert np.all(abs(law.mean.numpy() - drawn.mean(0)) < 0.03 * spread)
     assert law.stddev.numpy() == pytest.approx(spread, rel=0.12 if "student" in name else 0.03)
+    narrow = deepcopy(energy).float().as_distribution()
+    assert narrow.mean.numpy() == pytest.approx(law.mean.numpy(), abs=1e-5)
+    assert narrow.variance.numpy() == pytest.approx(law.variance.numpy(), rel=1e-5)
 
 
 def test_shapes_validation_and_the_stream_of_torch() -> None:

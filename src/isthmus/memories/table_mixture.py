@@ -292,7 +292,7 @@ class StudentRows(WeightedMemory):
         from scipy import stats
 
         one = self._columns([column], [])
-        dof = one.dof.numpy(force=True)
+        dof = one.dof.double().numpy(force=True)
         kernel = None if np.isinf(dof).all() else stats.t(dof)
         return Line.of(one.log_mixing_weights, one.means[:, 0], one.scale_trils.reshape(-1), kernel)
 
