@@ -194,6 +194,12 @@ def energies_of(unit):
     return {
         "kernels": ist.GaussianKDE(points, sigma=unit),
         "mixture": ist.Mixture(points, beta=0.5 / unit**2),
+        "shaped": ist.GaussianKDE(points, covariance=unit**2 * torch.eye(2)),
+        "scaled": ist.GaussianKDE(points, unit, covariance=torch.eye(2)),
+        "own shapes": ist.Mixture(points, covariance=unit**2 * torch.ones(3, 2)),
+        "restaurant": ist.CRPMixture(
+            points, [1.0, 2.0, 3.0], 0.5 / unit**2, 0.05 / unit**2, prior_mean=points[0]
+        ),
         "gaussians": ist.StudentMixture(points, unit),
         "module": ist.as_energy(torch.nn.Sequential(*layers)),
         "affine": ist.Affine(network, scale=[unit, -2 * unit], shift=unit),

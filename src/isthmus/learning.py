@@ -66,7 +66,7 @@ COMPONENTS, LEAST_VARIANCE, TAILS = (1, 2, 4, 8, 16), 1e-3, 5.0
 # The standard deviation of one more component, in those of the columns, and its share.
 WIDE, WIDE_SHARE = 2.0, 0.2
 # Parameters of memories, as powers of a length: steps of the optimiser are in units of the rows.
-POWERS = {"memories": 1, "bandwidth": 1, "scale_trils": 1, "beta": -2}
+POWERS = {"memories": 1, "prior_mean": 1, "scale_trils": 1, "bandwidth": 1, "beta": -2, "rho": -2}
 # Updates between evaluations, evaluations without a better one before the end, averaged updates,
 # and updates over which the learning rate rises.
 EVALUATE_EVERY, PATIENCE, AVERAGED, WARMUP = 50, 12, 100, 49
@@ -499,8 +499,14 @@ def _in_units_of(energy: nn.Module, rows: Tensor) -> dict[int, float]:
     if isinstance(energy, Placed) and not energy.is_placed:
         energy.place_at(rows)
     elif isinstance(energy, Memory):
-        parameters = energy.named_parameters(recurse=False)
-        units = {id(each): length ** POWERS.get(name, 0) for name, each in parameters}
+        parameters = dict(energy.named_parameters(recurse=False))
+        powers, shape = POWERS, parameters.get("covariance")
+        if shape is not None:  # which has all of the units of kernels, or some
+            units[id(shape)] = spread = float(shape.detach().double().abs().max())
+            powers = POWERS | {"beta": 0}
+            units[id(parameters.get("bandwidth"))] = length / math.sqrt(spread)
+        for name, each in parameters.items():
+            units.setdefault(id(each), length ** powers.get(name, 0))
     elif isinstance(energy, DeepMemory | EnergyTransformerBlock) and not 1e-4 < length < 1e4:
         raise InvalidInputError(
             f"The rows spread over {length:.1g}, but {type(energy).__name__} has states of about "
