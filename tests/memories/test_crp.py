@@ -1,5 +1,7 @@
 """The Chinese-restaurant mixture: counts, and a new cluster with its normaliser."""
 
+import timeit
+
 import numpy as np
 import pytest
 import torch
@@ -114,3 +116,12 @@ def test_second_derivatives_are_finite_where_one_term_is_much_larger_than_the_ot
         expected = -torch.autograd.functional.jacobian(crp.score, x)
         torch.testing.assert_close(hessian, expected)
         assert torch.isfinite(hessian).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_many_known_clusters_take_as_much_time_as_kernels_of_different_widths(dtype):
+    means, x = draw(500, 16).to(dtype), draw(500, 16, seed=1).to(dtype)
+    crp = ist.CRPMixture(means, torch.ones(500), BETA, RHO, ALPHA)
+    kde = ist.GaussianKDE(means, factors=torch.linspace(0.5, 2, 500))
+    fastest = [min(timeit.repeat(lambda: each.score(x), number=1)) for each in (crp, kde)]  # noqa: B023
+    assert fastest[0] < 10 * fastest[1]

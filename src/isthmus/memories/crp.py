@@ -12,7 +12,7 @@ from torch import Tensor
 from isthmus.distribution import Line
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import ComponentMeans
-from isthmus.memories.table_mixture import StudentMixture
+from isthmus.memories.mixture import Mixture
 from isthmus.validation import as_entries, as_flag, as_positive, is_transforming
 
 
@@ -106,11 +106,11 @@ class CRPMixture(ComponentMeans):
         """Concentration (1/beta + 1/rho)^-1 of the new cluster about the origin."""
         return 1 / (1 / self.beta + 1 / self.rho)
 
-    def _mixture(self) -> StudentMixture:
+    def _mixture(self) -> Mixture:
         """Return all clusters as Gaussians in float64, the new one last, about the prior's mean."""
         return self._kept("mixture", self._make_mixture)
 
-    def _make_mixture(self) -> StudentMixture:
+    def _make_mixture(self) -> Mixture:
         wide = torch.float32 if self.memories.device.type == "mps" else torch.float64
         means, beta, kappa = self.memories.to(wide), self.beta.to(wide), self.kappa.to(wide)
         origin = torch.zeros_like(means[0]) if self.prior_mean is None else self.prior_mean
@@ -120,7 +120,8 @@ class CRPMixture(ComponentMeans):
         log_weights = torch.cat([(self.counts.to(wide) - self.discount).log(), log_mass[None]])
         concentrations = torch.cat([beta.expand(self.n_memories), kappa[None]])
         centres = torch.cat([means, origin.to(wide)[None]])
-        return StudentMixture(centres, (0.5 / concentrations).sqrt(), log_weights=log_weights)
+        spreads: Any = {"covariance": 0.5 / concentrations, "covariance_type": "spherical"}
+        return Mixture(centres, 1.0, log_weights, **spreads)
 
     def _mixing_weights(self) -> Tensor:
         return self.counts - self.discount

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, final
 
 import torch
@@ -104,9 +105,8 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         logits = attention_logits(x, keys, bias, self.beta.to(x.dtype), "dot")
         if seen is not None:
             kappa, _ = self._free_parts(x, seen)
-            count = (~seen).sum(-1, keepdim=True)
-            for one in set(count.flatten().tolist()) - {0}:
-                logits = torch.where(count == one, logits - log_vmf_normalizer(one, kappa), logits)
+            for one, rows in _counted(seen):
+                logits[rows] -= log_vmf_normalizer(one, kappa[rows])
         return torch.softmax(logits, -1).to(x.dtype)
 
     def _free_parts(self, x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,15 +128,22 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
             )
         exact = x.double()
         kappa, lengths = self._free_parts(exact, seen)
-        count, along = (~seen).sum(-1, keepdim=True), torch.zeros_like(kappa)
-        for one in set(count.flatten().tolist()) - {0}:
-            along = torch.where(count == one, vmf_mean_length(one, kappa) / lengths, along)
+        along = torch.zeros_like(kappa)
+        for one, rows in _counted(seen):
+            along[rows] = vmf_mean_length(one, kappa[rows]) / lengths[rows]
         shares = self._responsibilities(exact, seen)
         mean = _length_left(exact) * ((shares * along) @ self.directions.double())
         return torch.where(seen, x, mean.to(x.dtype))
 
     def _draw_about(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         return sample_vmf(self.directions[chosen], self.beta, generator)
+
+
+def _counted(seen: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Yield each number of free coordinates with the rows (...) that have it, but none for 0."""
+    free = (~seen).sum(-1)
+    for count in set(free.flatten().tolist()) - {0}:
+        yield count, free == count
 
 
 def _length_left(held: Tensor) -> Tensor:
