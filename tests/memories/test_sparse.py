@@ -86,7 +86,7 @@ def test_alpha_near_one_is_the_modern_hopfield_network(memories, points):
 
 
 @pytest.mark.parametrize(("family", "alpha"), [("entmax", 1.2), ("entmax", 2.0), ("normmax", 3.0)])
-def test_blocks_of_memories_change_nothing(family, alpha, monkeypatch):
+def test_blocks_of_queries_change_nothing(family, alpha, monkeypatch):
     memories, x = draw(1500, 3), draw(7, 3, seed=1)
     memory = ist.SparseHopfield(memories.requires_grad_(), 0.3, alpha, family)
     leaf = x.clone().requires_grad_()
@@ -100,9 +100,8 @@ def test_blocks_of_memories_change_nothing(family, alpha, monkeypatch):
         return [*plain, *(one.detach() for one in first), *second]
 
     whole = results()
-    monkeypatch.setattr(sparse, "ONE_BLOCK", 1)
-    monkeypatch.setattr(sparse, "BLOCK_ENTRIES", 7 * 256)
-    monkeypatch.setattr(sparse, "QUERIES_AT_ONCE", 4)
+    monkeypatch.setattr(sparse, "MANY_LOGITS", 1)
+    monkeypatch.setattr(sparse, "BLOCK_ENTRIES", 3 * 1500)
     for expected, found in zip(whole, results(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
 

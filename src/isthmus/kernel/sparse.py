@@ -17,12 +17,11 @@ normmax  norm of p of order alpha, minus 1       1         sum u^k = 1   u^(k-1)
 
 with k = 1/(alpha - 1) for entmax and alpha/(alpha - 1) for normmax. The left side of the condition
 is convex and falls in :math:`\delta`, so Newton's method from 0 climbs to the root from below.
-Entries more than 1/s below the largest logit can never be positive, which decides the candidates.
+Entries more than 1/s below the largest logit can never be positive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -35,10 +34,8 @@ from isthmus.validation import as_choice, as_number, is_transforming
 
 __all__ = ["Separation", "SparseAttention", "attend_sparse", "entmax", "sparse_weights"]
 
-# Below this many logits, one block holds all of them.
-ONE_BLOCK = 2**18
-QUERIES_AT_ONCE = 2**14
-FEWEST_ROWS = 256
+# From this many logits on, columns without weight are left out.
+MANY_LOGITS = 2**14
 MOST_STEPS, STEPS_WHEN_TRACED = 100, 50
 Family = Literal["entmax", "normmax"]
 
@@ -54,10 +51,7 @@ class Separation:
         if torch.compiler.is_compiling():
             return  # the layer that is traced has checked its alpha, which may be a symbol now
         as_choice(self.family, "separation", ("entmax", "normmax"))
-        if self.family == "entmax":
-            as_number(self.alpha, "alpha", above=1, at_most=2)
-        else:
-            as_number(self.alpha, "alpha", above=1)
+        as_number(self.alpha, "alpha", above=1, at_most=2 if self.family == "entmax" else None)
 
     @property
     def scale(self) -> float:
@@ -68,6 +62,11 @@ class Separation:
     def power(self) -> float:
         """The exponent k."""
         return (1.0 if self.family == "entmax" else self.alpha) / (self.alpha - 1)
+
+    @property
+    def weight_power(self) -> float:
+        """The exponent of weights that are not normalised."""
+        return self.power - (self.family == "normmax")
 
     @property
     def margin(self) -> float:
@@ -88,8 +87,8 @@ def sparse_weights(logits: Tensor, separation: Separation) -> Tensor:
     """Return the sparse distribution over the last axis. (..., N) -> (..., N)."""
     flat = separation.scale * logits.reshape(-1, logits.shape[-1])
     scaled = flat - flat.detach().amax(1, keepdim=True)
-    passes = _Passes(lambda function: function(scaled, scaled), separation)
-    return passes.weights(scaled, passes.threshold(scaled)).reshape(logits.shape)
+    weights = _raised(scaled, _threshold(scaled, separation.power), separation.weight_power)
+    return (weights / weights.sum(1, keepdim=True)).reshape(logits.shape)
 
 
 def entmax(logits: Tensor, alpha: float, dim: int = -1) -> Tensor:
@@ -115,121 +114,65 @@ def attend_sparse(
 ) -> SparseAttention:
     """Return the conjugate and the mean of the memories for checked queries. (Q, D)
 
-    Memories are read in blocks, and those that no query can give weight to are left out after two
-    passes; blocks are recomputed for derivatives.
+    Queries are taken in blocks, which are computed again for derivatives.
     """
-    parts = [_attend(some, keys, beta, separation) for some in queries.split(QUERIES_AT_ONCE)]
-    if len(parts) == 1:
-        return parts[0]
-    return SparseAttention(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def _attend(queries: Tensor, keys: Keys, beta: Tensor, separation: Separation) -> SparseAttention:
     shifted, centre = shift(queries, keys, None, beta, "dot")
-    beta = beta.to(shifted.dtype)
-    scaled = separation.scale * beta * shifted
-    rows = max(BLOCK_ENTRIES // max(len(queries), 1), FEWEST_ROWS)
-    if is_transforming() or len(queries) * len(keys.memories) <= ONE_BLOCK:
-        rows = len(keys.memories)
-    memories, top = _candidates(scaled.detach(), keys.memories, centre, rows)
+    beta, memories = beta.to(shifted.dtype), keys.memories.to(shifted.dtype)
+    centred = memories.detach() - centre
 
-    def over_blocks(function: _Function) -> tuple[Tensor, ...]:
-        def run(block: Tensor) -> tuple[Tensor, ...]:
-            values = block.to(scaled.dtype)
-            return function(scaled @ (values - centre).mT - top[:, None], values)
-
-        blocks = memories.split(rows)
-        if len(blocks) == 1:
-            return run(memories)
-        found = [
-            checkpoint(run, block, use_reentrant=False) if torch.is_grad_enabled() else run(block)
-            for block in blocks
-        ]
-        return tuple(torch.stack(sums).sum(0) for sums in zip(*found, strict=True))
-
-    passes = _Passes(over_blocks, separation)
-    delta = passes.threshold(scaled)
-    conjugate, mean = passes.finish(delta)
-    conjugate = conjugate + top / separation.scale + beta * (shifted @ centre)
-    return SparseAttention(conjugate.to(queries.dtype), mean.to(queries.dtype))
-
-
-@torch.no_grad()
-def _candidates(
-    scaled: Tensor, memories: Tensor, centre: Tensor, rows: int
-) -> tuple[Tensor, Tensor]:
-    """Return the memories that may get weight, in order, and the largest scaled logits (Q,)."""
-
-    def logits() -> Iterator[Tensor]:
-        for block in memories.detach().split(rows):
-            yield scaled @ (block.to(scaled.dtype) - centre).mT
-
-    top = torch.stack([block.amax(1) for block in logits()]).amax(0)
-    if rows >= len(memories):
-        return memories, top
-    chosen = torch.cat([(block - top[:, None] > -1).any(0) for block in logits()])
-    with torch.enable_grad():
-        return memories[chosen], top
-
-
-_Function = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
-
-
-class _Passes:
-    """Sums over all logits: `over_blocks` adds up a function of scaled logits and memories."""
-
-    def __init__(
-        self, over_blocks: Callable[[_Function], tuple[Tensor, ...]], separation: Separation
-    ) -> None:
-        self.over_blocks, self.separation = over_blocks, separation
-
-    def threshold(self, like: Tensor) -> Tensor:
-        """Return the root delta of each row of `like`, (Q,), with first and second derivatives."""
-        transforming = is_transforming()
+    def attend(block: Tensor) -> tuple[Tensor, Tensor]:
+        scaled_queries, values = separation.scale * beta * block, memories
         with torch.no_grad():
-            delta = like.detach().new_zeros(like.shape[0])  # len() fixes a size that is traced
-            last = torch.full_like(delta, torch.inf)
-            for _ in range(STEPS_WHEN_TRACED if transforming else MOST_STEPS):
-                move, excess = self._newton(delta)
-                delta = delta + move.clamp(min=0)
-                done = (excess <= 4 * torch.finfo(delta.dtype).eps) | (excess >= last)
-                last = excess
-                if not transforming and bool(done.all()):
-                    break
-        if transforming or torch.is_grad_enabled():
-            # Two steps from the root leave it in place and give it its derivatives.
-            for _ in range(2):
-                delta = delta + self._newton(delta)[0]
-        return delta
+            logits = scaled_queries @ centred.mT
+            top = logits.amax(1, keepdim=True)
+        if not is_transforming() and logits.numel() >= MANY_LOGITS:
+            values = memories[(logits > top - 1).any(0)]
+        scaled = scaled_queries @ (values - centre).mT - top
+        delta = _threshold(scaled, separation.power)
+        weights = _raised(scaled, delta, separation.weight_power)
+        conjugate = delta
+        if separation.family == "entmax":
+            higher = _raised(scaled, delta, separation.power + 1).sum(1)
+            conjugate = separation.power * delta + (higher - 1) / separation.alpha
+        conjugate = conjugate + top[:, 0] / separation.scale + beta * (block @ centre)
+        return conjugate, weights @ values / weights.sum(1, keepdim=True)
 
-    def _newton(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        power = self.separation.power
+    blocks = (shifted,)
+    if not is_transforming():
+        blocks = shifted.split(max(BLOCK_ENTRIES // len(keys.memories), 1))
+    if len(blocks) == 1:
+        parts = [attend(shifted)]
+    elif torch.is_grad_enabled():
+        parts = [checkpoint(attend, block, use_reentrant=False) for block in blocks]
+    else:
+        parts = [attend(block) for block in blocks]
+    conjugates, means = zip(*parts, strict=True)
+    return SparseAttention(*(torch.cat(x).to(queries.dtype) for x in (conjugates, means)))
 
-        def sums(scaled: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-            return _raised(scaled, delta, power).sum(1), _raised(scaled, delta, power - 1).sum(1)
 
-        total, slope = self.over_blocks(sums)
-        return (total - 1) / (power * slope), total - 1
+def _threshold(scaled: Tensor, power: float) -> Tensor:
+    """Return the root delta of each row (Q,), with first and second derivatives."""
 
-    def finish(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the conjugate relative to the largest logit (Q,), and the mean (Q, D)."""
-        power, alpha = self.separation.power, self.separation.alpha
-        is_norm = self.separation.family == "normmax"
+    def newton(delta: Tensor) -> tuple[Tensor, Tensor]:
+        excess = _raised(scaled, delta, power).sum(1) - 1
+        return excess / (power * _raised(scaled, delta, power - 1).sum(1)), excess
 
-        def sums(scaled: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-            weights = _raised(scaled, delta, power - is_norm)
-            higher = () if is_norm else (_raised(scaled, delta, power + 1).sum(1),)
-            return weights.sum(1, keepdim=True), weights @ values, *higher
-
-        total, mean, *higher = self.over_blocks(sums)
-        conjugate = delta if is_norm else power * delta + (higher[0] - 1) / alpha
-        return conjugate, mean / total
-
-    def weights(self, scaled: Tensor, delta: Tensor) -> Tensor:
-        """Return the weights themselves. (Q, N)"""
-        lowered = self.separation.family == "normmax"
-        weights = _raised(scaled, delta, self.separation.power - lowered)
-        return weights / weights.sum(1, keepdim=True)
+    transforming = is_transforming()
+    with torch.no_grad():
+        delta = scaled.detach().new_zeros(scaled.shape[0])  # len() fixes a size that is traced
+        last = torch.full_like(delta, torch.inf)
+        for _ in range(STEPS_WHEN_TRACED if transforming else MOST_STEPS):
+            move, excess = newton(delta)
+            delta = delta + move.clamp(min=0)
+            done = (excess <= 4 * torch.finfo(delta.dtype).eps) | (excess >= last)
+            last = excess
+            if not transforming and bool(done.all()):
+                break
+    if transforming or torch.is_grad_enabled():
+        # Two steps from the root leave it in place and give it its derivatives.
+        for _ in range(2):
+            delta = delta + newton(delta)[0]
+    return delta
 
 
 def _raised(scaled: Tensor, delta: Tensor, power: float) -> Tensor:
