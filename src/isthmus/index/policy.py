@@ -23,14 +23,12 @@ Kernel = tuple[Tensor, Tensor | None, Metric]
 TOL = 1e-6
 # "auto" keeps to all memories up to this number.
 FEWEST_MEMORIES = 30_000
-# "auto" builds an index when as many queries were asked: it costs a small share of their time. Up
-# to three dimensions it costs less.
-FLAT_DIM, QUERIES, FLAT_QUERIES = 3, 16_384, 4_096
-# Each call with so many queries is judged by its own sample, smaller ones by the last.
-SAMPLED_QUERIES, FEW_QUERIES = 4_096, 64
-# "auto" uses the index if sample tiles need at most this share of the memories; it grows with
-# their number, by the second figure for a factor of ten. Few queries must need less.
-KEPT, KEPT_GROWTH, KEPT_FEW = 0.2, 0.1, 0.05
+# "auto" builds an index when as many queries were asked, which takes about as long as it does. Each
+# call with as many is judged by its own sample, smaller ones by the last.
+QUERIES = 4096
+# "auto" uses the index if sample tiles need at most this share of the memories, and for calls with
+# few queries, which share their tiles with none, if they need less.
+KEPT, KEPT_FEW, FEW_QUERIES = 0.2, 0.05, 64
 # Queries and memories that tell, before an index is built, whether one could help.
 LEAST_QUERIES, LEAST_MEMORIES = 64, 2**14
 
@@ -101,63 +99,43 @@ class Pruning:
         """Return True if `count` memories may go through an index at all."""
         return self.setting is not False and (self.setting != "auto" or count >= FEWEST_MEMORIES)
 
-    def uses(self, queries: Tensor, keys: Keys, kernel: Kernel) -> bool:
-        """Return True if the queries would go through an index; they count as asked."""
-        return self.may_prune(len(keys.memories)) and self._plan(queries, keys, kernel) is not None
-
     def attend(self, queries: Tensor, keys: Keys, *kernel: *Kernel) -> Attention:
         """Return attention with the mean about the centre, by the index where it helps."""
-        plan = None
-        if self.may_prune(len(keys.memories)):
-            plan = self._plan(queries.reshape(-1, queries.shape[-1]), keys, kernel)
-        else:
-            few = f"fewer than {FEWEST_MEMORIES:,} memories"
-            self._report("index=False" if self.setting is False else few, used=False)
+        plan, reason = self._plan(queries.reshape(-1, queries.shape[-1]), keys, kernel)
         if plan is None:
+            self._report(reason, used=False)
             return attend_centred(queries, keys, *kernel)
         found = plan.attention(queries.shape, keys)
         self.kept = plan.kept
-        self._report(self.report.reason, used=True)
+        self._report(reason, used=True)
         return found
 
-    def _plan(self, queries: Tensor, keys: Keys, kernel: Kernel) -> Plan | None:
-        """Return a plan if the queries should go through the index."""
+    def _plan(self, queries: Tensor, keys: Keys, kernel: Kernel) -> tuple[Plan | None, str]:
+        """Return a plan if the queries should go through the index, and the reason."""
+        if not self.may_prune(len(keys.memories)):
+            few = f"fewer than {FEWEST_MEMORIES:,} memories"
+            return None, "index=False" if self.setting is False else few
         if not is_prunable(queries, keys.memories, *kernel[:2]):
-            self._report("gradients, a transformation, another device or huge numbers", used=False)
-            return None
+            return None, "gradients, a transformation, another device or huge numbers"
         self.asked += len(queries)
-        count, dim = keys.memories.shape
         if self.setting != "auto":
-            self._report("asked for" if self.setting is True else "given", used=True)
-            return self._make(queries, keys, kernel)
-        enough = FLAT_QUERIES if dim <= FLAT_DIM else QUERIES
-        if self._index is None and self.asked < enough:
-            self._report(f"fewer than {enough:,} queries so far do not pay for an index", False)
-            return None
+            reason = "asked for" if self.setting is True else "given"
+            return self._make(queries, keys, kernel), reason
+        if self._index is None and self.asked < QUERIES:
+            return None, f"fewer than {QUERIES:,} queries so far do not pay for an index"
         if not is_indexable(keys.memories) or keys.memories.device.type != "cpu":
-            self._report("huge numbers, or another device", used=False)
-            return None
-        limit = KEPT + KEPT_GROWTH * math.log10(count / FEWEST_MEMORIES)
-        sampled = len(queries) >= SAMPLED_QUERIES or self.kept is None
+            return None, "huge numbers, or another device"
+        plan, sampled = None, self.kept is None or len(queries) >= QUERIES
+        limit = KEPT if sampled or len(queries) >= FEW_QUERIES else KEPT_FEW
         if sampled and self._index is None:
             self.kept = _least_share(queries, keys, kernel)
-        if not sampled and self.kept is not None:
-            few = len(queries) < FEW_QUERIES
-            if self.kept > (KEPT_FEW if few else limit):
-                self._report("the last sample of queries needs too many memories", used=False)
-                return None
-        too_many = f"a sample of queries needs more than {limit:.0%}"
-        if self.kept is not None and self.kept > limit and self._index is None:
-            self._report(too_many, used=False)
-            return None
-        plan = self._make(queries, keys, kernel)
-        if sampled:
-            self.kept = plan.kept_share()
-        if self.kept is not None and self.kept > limit:
-            self._report(too_many, used=False)
-            return None
-        self._report(f"a sample of queries needs less than {limit:.0%}", used=True)
-        return plan
+        if self.kept is None or self.kept <= limit or (sampled and self._index is not None):
+            plan = self._make(queries, keys, kernel)
+            if sampled or self.kept is None:
+                self.kept = plan.kept_share()
+        if self.kept > limit:
+            return None, f"a sample of queries needs more than {limit:.0%}"
+        return plan, f"a sample of queries needs at most {limit:.0%}"
 
     def _make(self, queries: Tensor, keys: Keys, kernel: Kernel) -> Plan:
         index, (beta, bias, metric) = self._index_of(keys), kernel

@@ -82,10 +82,6 @@ class GaussianMemory(MarginalMemory):
         other._pruning = self._pruning.moved(other.index, other.memories)
         return other
 
-    def uses_index(self, x: Tensor) -> bool:
-        """Return True if points (n, D) would go through an index, which is built if need be."""
-        return self._pruning.uses(x, self._keys(), self._kernel())
-
     def _refuse_index(self, what: str) -> None:
         """Raise if an index was asked for that cannot serve kernels with `what`."""
         if self.index is not False and self.index != "auto":
