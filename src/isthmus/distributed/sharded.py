@@ -166,6 +166,9 @@ class _Differentiable(torch.autograd.Function):
         return upstream[..., None] * ctx.gradient(), None, None
 
 
+_differentiable: Callable[[Tensor, Tensor, Callable[[], Tensor]], Tensor] = _Differentiable.apply
+
+
 @final
 class ShardedMemory(Energy):
     """A Gaussian memory in shards on the workers of a Dask cluster; made by :func:`shard`.
@@ -277,17 +280,10 @@ class ShardedMemory(Energy):
             )
         return x
 
-    @staticmethod
-    def _differentiable(x: Tensor, value: Tensor, gradient: Callable[[], Tensor]) -> Tensor:
-        if not (x.requires_grad and torch.is_grad_enabled()):
-            return value
-        result: Tensor = _Differentiable.apply(x, value, gradient)
-        return result
-
     def _energy(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             value = self._step_and_energy(x)[1]
-        return self._differentiable(x, value, lambda: -self._score(x.detach()))
+        return _differentiable(x, value, lambda: -self._score(x.detach()))
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         found = self._pass(recall_pull, self._graphless(x, "A step"), part="target")
@@ -311,7 +307,7 @@ class ShardedMemory(Energy):
         found = self._pass(recall_density, x, seen)
         value = (found.log_mass - self.log_total_weight).to(x.dtype).reshape(x.shape[:-1])
         scale = self.inverse_temperature
-        return self._differentiable(x, value, lambda: scale * self._score(x.detach()))
+        return _differentiable(x, value, lambda: scale * self._score(x.detach()))
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
         found = self._pass(recall_density, x, seen)

@@ -69,12 +69,9 @@ class Index:
         if 0 in keys.memories.shape:
             raise ShapeError(f"memories is empty (shape {tuple(keys.memories.shape)}).")
         memories = keys.memories.detach()
-        self._fill(memories, partition(_indexable(memories)))
-
-    def _fill(self, memories: Tensor, cells: Partition) -> None:
-        """Fill in the cells of memories (N, D), which can be indexed."""
-        self._remember(memories)
+        cells = partition(_indexable(memories))
         self._set(memories.numpy()[cells.order], cells)
+        self._remember(memories)
 
     def _set(self, points: NDArray[Any], cells: Partition) -> None:
         """Fill in the cells of points in their order."""
@@ -195,7 +192,9 @@ class Index:
         """Return an index of memories in the same cells, after a shift or a linear map of all."""
         other = Index.__new__(Index)
         cells = Partition(self.order, self.leaves.first, self.tops.first)
-        other._fill(_indexable(memories.detach()), cells)
+        memories = _indexable(memories.detach())
+        other._set(memories.numpy()[self.order], cells)
+        other._remember(memories)
         return other
 
     def __repr__(self) -> str:
