@@ -141,9 +141,7 @@ class Plan:
         rotated = turned.astype(queries.dtype)
         tile = Tile(queries, rotated, self.squares[rows], slack, centre, self.unit)
         raises = self.weights.top_raise, self.weights.leaf_raise
-        found, count = select_leaves(
-            tile, index.tops, index.leaves, index.points, *raises, self._cells
-        )
+        found, count = select_leaves(tile, index.tops, index.leaves, *raises, self._cells)
         return Needed(rows, centre, self._cells[:found].copy(), count)
 
     def kept_share(self, tiles: int = SAMPLE_TILES) -> float:

@@ -18,8 +18,6 @@ from isthmus.compiled import compiled, compiled_sums
 FLOAT64_UNIT = 2.0**-53
 # Memories of its own cell that enter the lower bound of a query.
 OWN_ROWS = 64
-# Up to this dimension, planes between queries and cells are not tried.
-PLANE_DIM = 3
 
 
 class Balls(NamedTuple):
@@ -44,12 +42,10 @@ class Tile(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """The ball and the box of a tile, with the distances of its queries from its centre."""
+    """The ball and the box of a tile."""
 
-    away: NDArray[np.float64]  # (m,)
     radii: NDArray[np.float64]  # (m,)
     order: NDArray[np.int64]  # (m,): in which queries are tried
-    direction: NDArray[np.floating]  # (D,): scratch
     low: NDArray[np.floating]  # (D,)
     high: NDArray[np.floating]  # (D,)
     widest: float
@@ -135,16 +131,7 @@ def _between_boxes(low, high, other_low, other_high, cell):
 
 
 @compiled_sums
-def _along(points, row, centre, direction):
-    """Return the product of a direction with a row about a centre."""
-    product = direction[0] * (points[row, 0] - centre[0, 0])
-    for d in range(1, len(direction)):
-        product += direction[d] * (points[row, d] - centre[0, d])
-    return product
-
-
-@compiled_sums
-def _needed(tile, about, balls, cell, raised, points, with_plane):
+def _needed(tile, about, balls, cell, raised):
     """Return True if a query of the tile needs a cell, and move it to the front of the order."""
     centre, dim = tile.centre, tile.queries.shape[1]
     rounding = 2 * (dim + 4) * tile.unit
@@ -157,7 +144,6 @@ def _needed(tile, about, balls, cell, raised, points, with_plane):
     bound = reach + about.slack
     if _between_boxes(about.low, about.high, balls.low, balls.high, cell) * shrunk > bound * bound:
         return False
-    far, least, direction = math.sqrt(square), np.inf, about.direction
     for place in range(len(about.order)):
         q = about.order[place]
         radius = about.radii[q]
@@ -171,23 +157,13 @@ def _needed(tile, about, balls, cell, raised, points, with_plane):
         bound = radius + tile.slack[q]
         if _outside_box(tile.rotated, q, balls.low, balls.high, cell) * shrunk > bound * bound:
             continue
-        if with_plane and far > 0:
-            if least == np.inf:
-                for d in range(dim):
-                    direction[d] = (balls.centres[cell, d] - centre[0, d]) / far
-                for row in range(balls.first[cell], balls.first[cell + 1]):
-                    least = min(least, _along(points, row, centre, direction))
-                least -= rounding * (2 * far + balls.radii[cell])
-            apart = least - _along(tile.queries, q, centre, direction) - rounding * about.away[q]
-            if apart * shrunk > radius:
-                continue
         about.order[place], about.order[0] = about.order[0], q
         return True
     return False
 
 
 @compiled_sums
-def select_leaves(tile, tops, leaves, points, top_raise, leaf_raise, out):
+def select_leaves(tile, tops, leaves, top_raise, leaf_raise, out):
     """Write the leaves that a tile of queries needs, and return their number and their rows.
 
     Squares of radii are raised by `top_raise` or `leaf_raise` for the bias of a cell, if any.
@@ -200,21 +176,19 @@ def select_leaves(tile, tops, leaves, points, top_raise, leaf_raise, out):
         away[q] *= 1 + 2 * (dim + 4) * tile.unit + 1e-12
         for d in range(dim):
             low[d], high[d] = min(low[d], tile.rotated[q, d]), max(high[d], tile.rotated[q, d])
-    order, direction = np.arange(count), np.empty_like(tile.centre[0])
+    order = np.arange(count)
     widest, largest, slack = away.max(), tile.squares.max(), tile.slack.max()
     radii = np.sqrt(np.maximum(tile.squares, 0.0))
-    about = Surroundings(away, radii, order, direction, low, high, widest, largest, slack)
+    about = Surroundings(radii, order, low, high, widest, largest, slack)
     has_bias = len(top_raise) > 0
-    # Box tests decide in few dimensions, where the plane's would not pay.
-    with_plane = dim > PLANE_DIM
     found = rows = 0
     for top in range(len(tops.radii)):
         raised = top_raise[top] if has_bias else 0.0
-        if not _needed(tile, about, tops, top, raised, points, False):
+        if not _needed(tile, about, tops, top, raised):
             continue
         for leaf in range(tops.first[top], tops.first[top + 1]):
             raised = leaf_raise[leaf] if has_bias else 0.0
-            if _needed(tile, about, leaves, leaf, raised, points, with_plane):
+            if _needed(tile, about, leaves, leaf, raised):
                 out[found] = leaf
                 found += 1
                 rows += leaves.first[leaf + 1] - leaves.first[leaf]

@@ -137,15 +137,13 @@ def attend_sparse(
         conjugate = conjugate + top[:, 0] / separation.scale + beta * (block @ centre)
         return conjugate, weights @ values / weights.sum(1, keepdim=True)
 
-    blocks = (shifted,)
-    if not is_transforming():
-        blocks = shifted.split(max(BLOCK_ENTRIES // len(keys.memories), 1))
-    if len(blocks) == 1:
+    rows = max(BLOCK_ENTRIES // len(keys.memories), 1)
+    if is_transforming() or len(shifted) <= rows:
         parts = [attend(shifted)]
     elif torch.is_grad_enabled():
-        parts = [checkpoint(attend, block, use_reentrant=False) for block in blocks]
+        parts = [checkpoint(attend, block, use_reentrant=False) for block in shifted.split(rows)]
     else:
-        parts = [attend(block) for block in blocks]
+        parts = [attend(block) for block in shifted.split(rows)]
     conjugates, means = zip(*parts, strict=True)
     return SparseAttention(*(torch.cat(x).to(queries.dtype) for x in (conjugates, means)))
 
