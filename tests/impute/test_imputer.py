@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from isthmus.errors import InvalidInputError
 from isthmus.impute import MemoryImputer
-from isthmus.impute.retrieval import BANDWIDTH, FilledMemories
+from isthmus.impute.learning import BANDWIDTH, FilledMemories
 from isthmus.impute.shape import Covariance
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

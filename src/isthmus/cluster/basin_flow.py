@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.spatial.distance import cdist
-from scipy.special import expit, logsumexp
+from scipy.spatial.distance import cdist, pdist, squareform
+from scipy.special import expit, logsumexp, softmax
+from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
 
 from isthmus.bandwidth import leave_one_out
@@ -17,6 +18,8 @@ from isthmus.cluster.base import DensityEstimator
 from isthmus.cluster.data import RowSample, counted, in_blocks, measured, one_block
 from isthmus.cluster.retrieval_graph import (
     LEARNING_ROWS,
+    FloatArray,
+    IntArray,
     Memories,
     cluster_shares,
     components,
@@ -40,6 +43,8 @@ BANDWIDTH_ROWS = 1000
 # would lose the differences between memories to rounding.
 FARTHEST = 1e6
 FILLING_ROUNDS = 2
+# Budgets of computation: rows of both densities, iterations, and starts beside the clusters.
+GAUSSIAN_ROWS, KERNEL_ROWS, GAUSSIAN_STEPS, GAUSSIAN_STARTS = 5000, 1000, 300, 10
 
 
 def _sums(
@@ -261,8 +266,6 @@ class BasinFlow(DensityEstimator):
         self, rows: NDArray[Any], table: NDArray[Any], weights: NDArray[Any], choice: Choice
     ) -> NDArray[Any]:
         """Set what predictions need; return the means of clusters, gaps filled."""
-        from isthmus.cluster.gaussians import gaussian_logits, gaussian_posteriors
-
         memories = choice.memories
         self._rotation = choice.rotation
         inside, self._weights = table, weights
@@ -377,8 +380,6 @@ class BasinFlow(DensityEstimator):
         return self._posteriors(self._table(X))
 
     def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
-        from isthmus.cluster.gaussians import gaussian_posteriors
-
         points, logits = self._points(X), getattr(self, "_logits", None)  # which older files lack
         if logits is not None:
             return gaussian_posteriors(points, logits)
@@ -420,3 +421,69 @@ class BasinFlow(DensityEstimator):
             found[some] = logsumexp(logits, axis=1, b=np.maximum(shares, 0))
         found += 0.5 * X.shape[1] * np.log(beta / np.pi)
         return found - np.log(max(weights.sum() - 1, 1e-300))
+
+
+def gaussian_posteriors(points: FloatArray, logits: FloatArray) -> FloatArray:
+    """Return the probability of each Gaussian. (n, d), (d + 1, K) -> (n, K)"""
+    posteriors: FloatArray = softmax(points @ logits[:-1] + logits[-1], axis=1)
+    return posteriors
+
+
+def gaussian_logits(points: FloatArray, weights: FloatArray, labels: IntArray) -> FloatArray | None:
+    """Return the logits (d + 1, K) of Gaussians, one for each cluster, with one covariance.
+
+    They are fitted by expectation maximisation, from the clusters and from random ones. None, if
+    kernels around the rows have the higher density of rows left out: then the clusters are not of
+    this form. The last entry of the logits is added to the product of the first with a row.
+    """
+    size, dim = int(labels.max()) + 1, points.shape[1]
+    stream = np.random.RandomState(0)
+    order = stream.permutation(len(points))[:GAUSSIAN_ROWS]
+    points, shares, labels = points[order], weights[order] / weights[order].sum(), labels[order]
+    n_free = size * (dim + 1) - 1 + dim * (dim + 1) // 2
+    spare = len(points) - n_free - 1
+    if size == 1 or spare <= 0:
+        return None
+    starts = [labels]
+    for _ in range(GAUSSIAN_STARTS):
+        seeds, _ = kmeans_plusplus(points, size, sample_weight=shares, random_state=stream)
+        starts.append(nearest(points, seeds, 1)[:, 0])
+    fits = [_gaussians(points, shares, np.eye(size)[start]) for start in starts]
+    logits, log_density = max(fits, key=lambda fit: float(shares @ fit[1]))
+    few = points[:KERNEL_ROWS]
+    width = leave_one_out(few)
+    squares = squareform(pdist(few, "sqeuclidean")) / width**2
+    np.fill_diagonal(squares, np.inf)
+    kernels = logsumexp(-0.5 * squares, 1).mean() - np.log(len(few) - 1)
+    kernels -= dim * np.log(width * np.sqrt(2 * np.pi))
+    # Akaike's correction for the rows that the Gaussians were fitted to.
+    return logits if log_density[: len(few)].mean() - n_free / spare > kernels else None
+
+
+def _gaussians(
+    points: FloatArray, shares: FloatArray, parts: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the logits of Gaussians from these responsibilities on, and their log-density."""
+    dim, last = points.shape[1], -np.inf
+    total = (points.T * shares) @ points
+    for _ in range(GAUSSIAN_STEPS):
+        masses = shares @ parts + 1e-300
+        means = (parts.T * shares) @ points / masses[:, None]
+        within = total - (means.T * masses) @ means
+        within += 1e-9 * np.trace(total) / dim * np.eye(dim)
+        precision = np.linalg.inv(within)
+        logits = np.vstack(
+            [
+                precision @ means.T,
+                np.log(masses) - 0.5 * np.einsum("kd,de,ke->k", means, precision, means),
+            ]
+        )
+        scores = points @ logits[:-1] + logits[-1]
+        sums = logsumexp(scores, 1)
+        parts = np.exp(scores - sums[:, None])
+        log_density = sums - 0.5 * np.einsum("nd,de,ne->n", points, precision, points)
+        log_density -= 0.5 * (np.linalg.slogdet(within)[1] + dim * np.log(2 * np.pi))
+        gain, last = shares @ log_density - last, shares @ log_density
+        if gain < 1e-6:
+            break
+    return logits, log_density
