@@ -17,13 +17,13 @@ from scipy.stats import norm
 
 from isthmus.bandwidth.rules import as_rows
 from isthmus.bandwidth.search import choose, robust_scales
-from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.extras import require
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.table_mixture import StudentMixture
 from isthmus.printing import Summarised
 from isthmus.scaling import count_decimals
-from isthmus.tables.encoding import as_frame, as_integers
+from isthmus.tables.encoding import as_frame, as_integers, is_category
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed, require_kind
 
 if TYPE_CHECKING:
@@ -223,28 +223,19 @@ class _CodedTable:
     @classmethod
     def of(cls, frame: pd.DataFrame) -> _CodedTable:
         import pandas as pd
-        from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-        from isthmus.tables.cells import is_nested
 
         columns, levels = [], {}
-        for place, name in enumerate(frame.columns):
-            column = frame.iloc[:, place]
-            if is_nested(column) or column.dtype.kind == "c":
-                raise DtypeError(
-                    f"Column {name!r} holds lists, complex numbers or other cells that are neither "
-                    "numbers nor categories; leave it out."
-                )
-            if is_numeric_dtype(column) and not is_bool_dtype(column):
-                columns.append(column.to_numpy(np.float64, na_value=np.nan))
-                if np.isinf(columns[-1]).any():
-                    raise InvalidInputError(
-                        f"Infinite values in {name!r}. Mark missing cells with NaN."
-                    )
-            else:
+        for place, (name, column) in enumerate(frame.items()):
+            if is_category(column, name):
                 codes, values = column.factorize(use_na_sentinel=False)
                 levels[place] = pd.Index(values)
                 columns.append(codes.astype(np.float64))
+                continue
+            columns.append(column.to_numpy(np.float64, na_value=np.nan))
+            if np.isinf(columns[-1]).any():
+                raise InvalidInputError(
+                    f"{name!r} has infinite values. Mark missing ones with NaN."
+                )
         return cls(np.column_stack(columns), levels, frame.dtypes)
 
     def decoded(self, drawn: FloatArray) -> pd.DataFrame:

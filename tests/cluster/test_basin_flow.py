@@ -162,16 +162,6 @@ def test_clusters_of_many_shapes_are_found(name):
     assert adjusted_rand_score(y, BasinFlow(random_state=0).fit(X).labels_) > 0.95
 
 
-@pytest.mark.parametrize(("n", "dim"), [(100, 1), (100, 2), (60, 5), (60, 20), (1000, 20)])
-def test_clusters_are_found_at_every_distance(n, dim):
-    rng = np.random.default_rng(0)
-    y = np.arange(n) < n // 2
-    X, way = rng.normal(size=(n, dim)), rng.normal(size=dim)
-    for far in (8.0, 30.0, 1000.0):
-        model = BasinFlow(random_state=0).fit(X + np.outer(y, far * way / np.linalg.norm(way)))
-        assert adjusted_rand_score(y, model.labels_) > 0.9
-
-
 def test_the_answer_does_not_depend_on_units_order_or_copies(blobs):
     X = blobs[0]
     rng = np.random.default_rng(0)
@@ -336,9 +326,7 @@ def test_memories_in_place_of_rows(blobs):
     model = BasinFlow(n_memories=80, random_state=0).fit(X)
     assert adjusted_rand_score(y, model.labels_) > 0.95
     assert len(model.memories_) <= 80
-    np.testing.assert_array_equal(model.labels_, model.predict(X))
-    centres = np.stack([X[y == label].mean(0) for label in range(3)])
-    assert np.isfinite(model.score_samples(centres)).all()
+    assert np.isfinite(model.score_samples([X[y == label].mean(0) for label in range(3)])).all()
 
 
 def test_missing_values(blobs, fitted):
@@ -370,14 +358,6 @@ def test_few_or_equal_rows():
         assert model.n_clusters_ == 1
         assert np.isfinite(model.score(rows))
         assert model.predict(rows + 1).tolist() == [0] * len(rows)
-
-
-def test_duplicates_by_the_thousand():
-    rng = np.random.default_rng(0)
-    places = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 8])
-    labels = rng.integers(60, size=5000)
-    model = BasinFlow(random_state=0).fit(places[labels])
-    assert adjusted_rand_score(labels >= 30, model.labels_) > 0.95
 
 
 def test_bad_input(blobs):
@@ -431,12 +411,25 @@ def test_frames_with_categories_and_gaps_are_clustered_as_they_are_encoded(estim
     )
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (5, 5), (20, 20), (25, 10), (95, 5)])
-@pytest.mark.parametrize("dim", [1, 2, 3, 20])
-def test_few_rows_far_apart_are_two_clusters(sizes, dim):
-    y = np.repeat([0, 1], sizes)
-    X = np.random.default_rng(1).normal(size=(sum(sizes), dim)) + 100 * y[:, None]
-    assert adjusted_rand_score(y, BasinFlow(random_state=0).fit_predict(X)) == 1
+@pytest.mark.parametrize(
+    ("sizes", "distances"),
+    [
+        *(((n, n), [100.0]) for n in (2, 3, 5)),
+        ((20, 20), [30.0, 1000.0]),
+        ((25, 10), [100.0]),
+        ((95, 5), [100.0]),
+        ((50, 50), [8.0, 30.0, 1000.0]),
+        ((500, 500), [8.0, 1000.0]),
+    ],
+)
+@pytest.mark.parametrize("dim", [1, 2, 5, 20])
+def test_two_clusters_are_found_at_every_distance(sizes, distances, dim):
+    rng = np.random.default_rng(1)
+    y, way = np.repeat([0, 1], sizes), rng.normal(size=dim)
+    X = rng.normal(size=(sum(sizes), dim))
+    for far in distances:
+        model = BasinFlow(random_state=0).fit(X + np.outer(y, far * way / np.linalg.norm(way)))
+        assert adjusted_rand_score(y, model.labels_) > (0.9 if far < 30 else 0.99)
 
 
 @pytest.mark.parametrize("dim", [2, 5, 50])

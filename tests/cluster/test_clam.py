@@ -2,13 +2,26 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy import special
 from scipy.integrate import trapezoid
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from isthmus.cluster import ClAM, clam
+from isthmus.cluster.clam import _Learned, loss_gradient, summed_loss
+from isthmus.cluster.data import Rows
 from isthmus.memories.vmf import VonMisesFisherMixture
+from isthmus.scaling import Scaling
+
+
+def naive_states(x, means, beta, log_weights, moving, steps, rate):
+    """The dynamics as the original wrote them: differences of everything with everything."""
+    for _ in range(steps):
+        away = means[None] - x[:, None]
+        shares = torch.softmax(log_weights - beta * away.square().sum(2), 1)
+        x = x + rate * moving * (shares[..., None] * away).sum(1)
+    return x
 
 
 def naive_loss(x, means, beta, weights, steps=10, rate=0.1):
@@ -16,12 +29,11 @@ def naive_loss(x, means, beta, weights, steps=10, rate=0.1):
 
     NaN begins at its column's mean and is not judged.
     """
-    state = np.where(np.isnan(x), np.nanmean(x, 0), x)
-    for _ in range(steps):
-        away = means[None] - state[:, None]
-        shares = special.softmax(np.log(weights) - beta * (away**2).sum(2), 1)
-        state = state + rate * (shares[..., None] * away).sum(1)
-    return np.nansum((state - x) ** 2, 1).mean()
+    start, means, log_weights = map(
+        torch.as_tensor, (np.where(np.isnan(x), np.nanmean(x, 0), x), means, np.log(weights))
+    )
+    end = naive_states(start, means, beta, log_weights, 1.0, steps, rate).numpy()
+    return np.nansum((end - x) ** 2, 1).mean()
 
 
 def test_training_lowers_the_objective_below_that_of_k_means(overlapping):
@@ -122,3 +134,43 @@ def test_vmf_densities_integrate_to_one_on_the_circle():
     grid = np.linspace(0, 2 * np.pi, 2001)
     density = np.exp(model.score_samples(np.stack([np.cos(grid), np.sin(grid)], 1)))
     assert trapezoid(density, grid) == pytest.approx(1, abs=1e-6)
+
+
+N, D, K = 23, 4, 5
+
+
+def draw(*shape, seed):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
+
+
+LEARNED = _Learned(
+    draw(K, D, seed=0), torch.tensor(-0.2).double(), torch.log_softmax(draw(K, seed=1), 0)
+)
+
+
+def make_rows(missing):
+    values = draw(N, D, seed=2).numpy()
+    if missing:
+        values[np.random.default_rng(3).random((N, D)) < 0.25] = np.nan
+    return Rows.of(values, np.random.default_rng(4).uniform(0, 3, N), Scaling(np.zeros(D), 1.0))
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(1, 1.0), (10, 0.1), (25, 0.3)])
+@pytest.mark.parametrize("missing", [False, True], ids=["complete", "missing"])
+@pytest.mark.parametrize("masked", [False, True], ids=["reconstruction", "masked"])
+def test_loss_and_gradient_are_those_of_the_dynamics(masked, missing, steps, rate):
+    # Erratum E27: hidden coordinates start at their mean; only they move and only they count.
+    rows, hidden = make_rows(missing), None
+    known = torch.ones(N, D).double() if rows.observed is None else rows.observed
+    start, moving, scored = rows.values, torch.ones(N, D).double(), known
+    if masked:
+        hidden = (torch.from_numpy(np.random.default_rng(5).random((N, D))) < 0.4).double()
+        start, scored = rows.values * (1 - hidden), hidden * known
+        moving = ((hidden == 1) | (known == 0)).double()
+    leaves = [each.clone().requires_grad_() for each in LEARNED]
+    end = naive_states(start, leaves[0], leaves[1].exp(), leaves[2], moving, steps, rate)
+    loss = (rows.weights * (scored * (end - rows.values).square()).sum(1)).sum()
+    expected = torch.cat([each.flatten() for each in torch.autograd.grad(loss, leaves)])
+    found = summed_loss(rows, hidden, LEARNED.parameters(), steps, rate)
+    assert found.item() == pytest.approx(loss.item(), rel=1e-12)
+    torch.testing.assert_close(loss_gradient(rows, hidden, LEARNED, steps, rate), expected)

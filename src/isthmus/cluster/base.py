@@ -90,6 +90,10 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
     def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return the most probable cluster of each row. -> (n,)"""
 
+    @abstractmethod
+    def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return the probability of each cluster for each row. -> (n, K)"""
+
     def _validated(
         self, X: Any, sample_weight: Any, reset: bool
     ) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -126,7 +130,7 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
         if not isinstance(X, Blocks):
             self.labels_ = self.predict(X)
 
-    def _lazily(self, method: str, X: Any, width: int | None = None, dtype: Any = None) -> Any:
+    def _lazily(self, method: str, X: Any) -> Any:
         """Return a Dask array of what a method says of each row, not yet computed."""
         check_is_fitted(self, "memories_")
         array = X.to_dask_array() if hasattr(X, "to_dask_array") else X
@@ -134,10 +138,11 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
             array = array.rechunk({1: -1})
         plain = copy.copy(self)
         plain.__dict__.pop("labels_", None)  # which is of other rows, and may hold all of them
-        shape = {"drop_axis": 1} if width is None else {"chunks": (array.chunks[0], (width,))}
-        empty = np.empty((0,) if width is None else (0, width), dtype or self.memories_.dtype)
-        function = partial(_on_block, plain, method, empty)
-        return array.map_blocks(function, dtype=empty.dtype, meta=empty, **shape)
+        empty = _on_block(plain, method, self.memories_[:0])
+        shape = {"chunks": (array.chunks[0], empty.shape[1:])} if empty.ndim > 1 else {}
+        drop = None if shape else 1
+        function = partial(_on_block, plain, method)
+        return array.map_blocks(function, dtype=empty.dtype, meta=empty, drop_axis=drop, **shape)
 
     def _by_chunk(
         self, function: Callable[..., Tensor], X: NDArray[Any], width: int
@@ -158,15 +163,15 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
         Like `predict_proba` and `score_samples`, it returns a Dask array for a Dask collection, not
         yet computed.
         """
-        if is_dask(X):
-            return self._lazily("predict", X, dtype=np.int64)
-        return self._labels(self._table(X))
+        return self._lazily("predict", X) if is_dask(X) else self._labels(self._table(X))
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Return the probability of each cluster, given that a row belongs to one. -> (n, K)"""
+        return self._lazily("predict_proba", X) if is_dask(X) else self._posteriors(self._table(X))
 
     def score_samples(self, X: Any) -> NDArray[Any]:
         """Return the log-density of the known coordinates of each row. -> (n,)"""
-        if is_dask(X):
-            return self._lazily("score_samples", X)
-        return self._log_density(self._table(X))
+        return self._lazily("score_samples", X) if is_dask(X) else self._log_density(self._table(X))
 
     def _log_density(self, X: NDArray[Any]) -> NDArray[Any]:
         return self._by_chunk(self.energy_._log_prob, X, 1)
@@ -301,7 +306,6 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         """Return the rows of a fit in internal units, in memory or in blocks."""
         blocks = in_blocks(X, sample_weight)
         if blocks is not None:
-            self._require_blocks()
             self._set_columns(blocks)
             n_rows, few, self._units = measured(blocks)
             self._check_settings(n_rows)
@@ -312,9 +316,6 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         distinct = RowSample.of(X[kept], weights[kept])
         self._units = units_of(distinct.values, distinct.weights, self._is_spherical)
         return distinct.rows(self._units)
-
-    def _require_blocks(self) -> None:
-        """Raise if settings need all rows in memory."""
 
     def _train(
         self, rows: AnyRows, generator: RandomState, given: Tensor | None
@@ -395,11 +396,7 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         energy, width = self._known_energy, self.n_clusters_
         return self._by_chunk(lambda *rows: energy._responsibilities(*rows).argmax(1), X, width)
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the probability of each memory, given that a row belongs to one. -> (n, K)"""
-        if is_dask(X):
-            return self._lazily("predict_proba", X, self.n_clusters_)
-        X = self._table(X)
+    def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
         shares = self._by_chunk(self._known_energy._responsibilities, X, self.n_clusters_)
         # A row whose distances overflow is equally far from all memories.
         return np.nan_to_num(shares, copy=False, nan=1 / self.n_clusters_)
@@ -449,11 +446,9 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         return self.memories_
 
 
-def _on_block(estimator: Any, method: str, empty: NDArray[Any], X: NDArray[Any]) -> NDArray[Any]:
-    if not len(X):
-        return empty
+def _on_block(estimator: Any, method: str, X: NDArray[Any]) -> NDArray[Any]:
     with warnings.catch_warnings():
         # Blocks have no names of columns.
         warnings.filterwarnings("ignore", "X does not have valid feature names")
-        found: NDArray[Any] = getattr(estimator, method)(X)
-    return found.astype(empty.dtype, copy=False)
+        found = getattr(estimator, method)(X if len(X) else estimator.memories_[:1])
+    return np.asarray(found[: len(X)])

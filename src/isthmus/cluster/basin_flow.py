@@ -29,7 +29,7 @@ from isthmus.cluster.retrieval_graph import (
     recall,
     recollection,
 )
-from isthmus.distributed.blocks import TableBlock, is_dask
+from isthmus.distributed.blocks import TableBlock
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
 from isthmus.memories.mixture import Mixture
@@ -95,28 +95,28 @@ class BasinFlow(DensityEstimator):
     4. In more, a partition at one of 16 resolutions is accepted if the walk leaves its clusters
        `min_separation` times less often than clusters of that size in tables whose columns are
        unimodal in each group, with the rank correlations of the data, and its energy is lower than
-       theirs, both by more than chance allows (alpha).
-    5. Of these, the one whose energy lies furthest below is taken; without any, the groups are the
-       clusters.
+       theirs, both by more than chance allows (alpha). Of these, the one whose energy lies furthest
+       below is taken; without any, the groups are the clusters.
 
     So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution
     (Reichardt and Bornholdt 2006), its minimiser Louvain's moves, the choice a gap statistic
     (Tibshirani, Walther and Hastie 2001) and the modes those of ToMATo (Chazal et al. 2013).
 
+    Posteriors are those of Gaussians with one covariance, one for each cluster, if these have a
+    higher likelihood than kernels. Otherwise they are the mass that a row retrieves from a cluster,
+    and a stored row recalls itself with share 1/2.
+
     Parameters
     ----------
-    n_clusters : int, optional
-        Number of clusters, if it is known.
-    resolution : float, optional
-        Gamma, if it is known. Larger values give more clusters.
+    n_clusters, resolution : int, float, optional
+        The number of clusters, or gamma, if one is known. A larger gamma gives more clusters.
     min_cluster_size : int
         Smaller clusters join the neighbour that they exchange most flow with.
     alpha : float
         Level of the tests by which the number of clusters is found.
     min_separation : float
         How many times less often than in the null retrieval must leave clusters in more than three
-        dimensions. Unimodal densities that are not of the form of the null, such as uniform balls,
-        reach 1.2.
+        dimensions. Unimodal densities of other forms, such as uniform balls, reach 1.2.
     n_memories : "auto", "all" or int
         "all" stores every row. A number of memories is learned from the rows instead; "auto" does
         so above 5,000 distinct rows, with 1,500 memories.
@@ -135,8 +135,10 @@ class BasinFlow(DensityEstimator):
     chosen_by_ : {"gap", "modes", "n_clusters", "resolution"}
         What decided on the number of clusters.
     k_probabilities_ : ndarray
-        Probability of 1, 2, ... clusters: the share of draws with this number if their test
-        statistics were normal around those of the data. 1 for a number that was given.
+        How firmly the rule decides on 1, 2, ... clusters: the share of draws with this number if
+        their test statistics were normal around those of the data. It is a statement about the
+        level of the test only and not calibrated: the number found is wrong more often than this
+        says. 1 for a number that was given.
     separation_ : ndarray (n_clusters,)
         How many times less often than by chance retrieval leaves each cluster; infinite if never,
         NaN if there is one cluster.
@@ -149,7 +151,6 @@ class BasinFlow(DensityEstimator):
         Tree of merges for `scipy.cluster.hierarchy`: at height h, two clusters join if the
         resolution falls to ``resolution_ * exp(-h)``, or to ``exp(-h)`` if it is NaN.
     memories_ : ndarray (n_memories, n_features)
-        The stored patterns.
     energy_ : Mixture
         The density of the stored patterns, one round kernel each.
 
@@ -157,11 +158,7 @@ class BasinFlow(DensityEstimator):
     --------
     >>> import numpy as np
     >>> from isthmus.cluster import BasinFlow
-    >>> rng = np.random.default_rng(0)
-    >>> blob = rng.normal(size=(200, 2))
-    >>> BasinFlow(random_state=0).fit(blob).n_clusters_
-    1
-    >>> two = np.concatenate([blob, blob + 9])
+    >>> two = np.random.default_rng(0).normal(size=(200, 2)) + 9 * np.arange(2).repeat(100)[:, None]
     >>> model = BasinFlow(random_state=0).fit(two)
     >>> model.n_clusters_, len(set(model.predict([[0, 0], [9, 9]])))
     (2, 2)
@@ -367,17 +364,6 @@ class BasinFlow(DensityEstimator):
         inside = self._units.into(X.astype(np.float64))
         sizes = np.fmax.reduce(np.abs(inside), 1, keepdims=True, initial=FARTHEST)
         return inside * (FARTHEST / sizes)
-
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the probability of each cluster for each row. -> (n_samples, K)
-
-        If Gaussians with one covariance, one for each cluster, have a higher likelihood than
-        kernels, it is their posterior. Otherwise it is the mass that the row retrieves from the
-        cluster, and a stored row recalls itself with share 1/2.
-        """
-        if is_dask(X):
-            return self._lazily("predict_proba", X, self.n_clusters_, np.float64)
-        return self._posteriors(self._table(X))
 
     def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
         points, logits = self._points(X), getattr(self, "_logits", None)  # which older files lack

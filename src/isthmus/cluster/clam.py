@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus.cluster.base import PATIENCE, LearnedEnergy
 from isthmus.cluster.data import AnyRows, Rows
-from isthmus.cluster.finite import FiniteMixtureEstimator
+from isthmus.cluster.elbo import FiniteMixtureEstimator
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
 from isthmus.errors import InvalidInputError
 from isthmus.kernel.logits import distance_logits
@@ -124,8 +124,6 @@ class ClAM(FiniteMixtureEstimator):
         Auto takes the spread that k-means leaves inside clusters.
     schedule : {"fixed", "annealed", "learned"}
         Keep beta, raise it from a tenth of its value in the first 20 iterations, or learn it.
-    weights : "uniform", "learned" or array (n_clusters,)
-        Mixing proportions.
     n_steps, rate : int, float
         T and :math:`\eta`; ClAM's authors use 10 and 0.1.
     mask_fraction : float
@@ -133,7 +131,7 @@ class ClAM(FiniteMixtureEstimator):
     learning_rate : float
         Step size of Adam, in units of the standard deviation of the data.
     batch_size : int
-    init, n_init, max_iter, tol, warm_start, random_state, verbose
+    weights, init, n_init, max_iter, tol, warm_start, random_state, verbose
         As in :class:`ClAMELBO`. Training stops when the objective has fallen by no more than
         the share `tol` in five iterations.
 
@@ -203,6 +201,14 @@ class ClAM(FiniteMixtureEstimator):
     def _starts(
         self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> Iterator[_ClAMState]:
+        batches = len(rows) > int(self.batch_size)
+        in_blocks = not isinstance(rows, Rows)
+        if in_blocks and (batches or self.objective == "masked" or self._is_spherical):
+            raise InvalidInputError(
+                "On rows in blocks, ClAM takes all of them in every update, objective="
+                f"'reconstruction' and likelihood='gaussian': set batch_size to {len(rows)} or "
+                "more, or use partial_fit or ClAMELBO."
+            )
         noise = torch.Generator().manual_seed(int(generator.randint(2**31)))
         hidden = self._mask(rows, noise) if isinstance(rows, Rows) else None
         for parameters in self._initial_parameters(rows, generator, given):
@@ -229,11 +235,6 @@ class ClAM(FiniteMixtureEstimator):
         )
 
     def _advance(self, rows: AnyRows, state: _ClAMState) -> _ClAMState:
-        if len(rows) > int(self.batch_size) and not isinstance(rows, Rows):
-            raise InvalidInputError(
-                f"On rows in blocks, ClAM takes all of them in every update: set batch_size to "
-                f"{len(rows)} or more, or use partial_fit or ClAMELBO."
-            )
         learned, adam, beta = state.learned, state.adam, state.parameters.beta
         if self.schedule == "annealed":
             done = min(state.iteration / ANNEALING_ITERATIONS, 1.0)
@@ -256,13 +257,6 @@ class ClAM(FiniteMixtureEstimator):
         parameters = MixtureParameters(learned.means.clone(), beta, learned.log_weights.clone())
         loss = self._loss(rows, state.hidden, parameters)
         return replace(state, parameters=parameters, iteration=state.iteration + 1, objective=loss)
-
-    def _require_blocks(self) -> None:
-        if self.objective == "masked" or self._is_spherical:
-            raise InvalidInputError(
-                "On rows in blocks, ClAM learns by objective='reconstruction' and "
-                "likelihood='gaussian'. Gather the rows, or use partial_fit or ClAMELBO."
-            )
 
     def _batches(self, n_rows: int, noise: torch.Generator) -> Iterator[Any]:
         """Yield at least ten batches: whole passes in a new random order if rows are many."""

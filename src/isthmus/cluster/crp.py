@@ -82,18 +82,9 @@ class _CRPEstimator(MemoryEstimator):
         as_count(self.n_init, "n_init")
         as_flag(self.normalized, "normalized")
 
-    def _openings(self, rows: AnyRows, generator: RandomState) -> Iterator[_CRPState]:
-        """Yield clusters of sequential passes, with the prior that opened them."""
-        if self.beta == "auto":
-            yield self._chosen_opening(rows, generator)
-            return
-        few, inner = rows.sample(), 0.5 / (float(self.beta) * self._units.scale**2)
-        prior = self._prior_of(inner, 1.0)
-        for _ in range(int(self.n_init)):
-            clusters = sequential_pass(few, generator.permutation(len(few)), prior)
-            yield _CRPState(clusters.scaled(rows.total / few.total), prior)
-
-    def _chosen_opening(self, rows: AnyRows, generator: RandomState) -> _CRPState:
+    def _chosen_opening(
+        self, rows: AnyRows, generator: RandomState
+    ) -> tuple[ClusterStatistics, CRPPrior]:
         """Return the best of several values of beta and row orders, by Calinski-Harabasz."""
         few = rows.sample()
         complete = len(few) <= CHOOSING_ROWS
@@ -130,7 +121,7 @@ class _CRPEstimator(MemoryEstimator):
         if asks and self._is_found_in_a_null(few, found, generator):
             one = ClusterStatistics.of_shares(few, few.weights[:, None]).with_totals_of(few)
             chosen = _CRPState(one, self._prior_of(1.0, temper, outer=1.0))
-        return _CRPState(chosen.clusters.scaled(rows.total / few.total), chosen.prior)
+        return chosen.clusters.scaled(rows.total / few.total), chosen.prior
 
     def _is_found_in_a_null(self, rows: Rows, found: _CRPState, generator: RandomState) -> bool:
         """Return True if rows drawn from one Gaussian have clusters that are nearly as probable."""
@@ -160,13 +151,19 @@ class _CRPEstimator(MemoryEstimator):
     def _starts(
         self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> Iterator[_CRPState]:
-        for opening in self._openings(rows, generator):
-            clusters = opening.clusters
+        few = rows.sample()
+        for _ in range(1 if self.beta == "auto" else int(self.n_init)):
+            if self.beta == "auto":
+                clusters, prior = self._chosen_opening(rows, generator)
+            else:
+                prior = self._prior_of(0.5 / (float(self.beta) * self._units.scale**2), 1.0)
+                opened = sequential_pass(few, generator.permutation(len(few)), prior)
+                clusters = opened.scaled(rows.total / few.total)
             if given is not None:  # each with an equal share of the rows
                 counts = given.new_full((len(given),), rows.total / len(given)).double()
                 masses = counts[:, None].expand(-1, rows.dim)
                 clusters = ClusterStatistics(counts, given.double() * masses, masses)
-            yield self._reassigned(rows, clusters, opening.prior)
+            yield self._reassigned(rows, clusters, prior)
 
     def _reassigned(
         self, rows: AnyRows, clusters: ClusterStatistics, prior: CRPPrior, opens: bool = True
@@ -223,7 +220,7 @@ class _CRPEstimator(MemoryEstimator):
         self.weights_ = self.counts_ / self.counts_.sum()
         self.alpha_, self.discount_ = prior.alpha, prior.discount
         # The beta and rho of the learned energy are given, or fitted to the clusters.
-        variance = clusters.variance(means, rows.smallest_variance)
+        variance = clusters.variance(means, rows.dtype)
         if self.beta != "auto":
             variance = 0.5 / (float(self.beta) * self._units.scale**2)
         self.beta_ = 0.5 / variance / self._units.scale**2

@@ -172,11 +172,6 @@ class Rows:
             return self
         return self.take(torch.from_numpy(chosen_by_key(self.keys.numpy(), SAMPLE_ROWS)))
 
-    @property
-    def smallest_variance(self) -> float:
-        """The variance below which rounding errors would decide."""
-        return 1e-10 if self.values.dtype == torch.float64 else 1e-6
-
     @cached_property
     def squares(self) -> Tensor:
         """The squared length of each row. (N,)"""
@@ -363,11 +358,6 @@ class BlockRows:
     def dtype(self) -> torch.dtype:
         """Float32 or float64."""
         return self.few.dtype
-
-    @property
-    def smallest_variance(self) -> float:
-        """The variance below which rounding errors would decide."""
-        return self.few.smallest_variance
 
     def __len__(self) -> int:
         """Return the number of distinct rows, if all are in the sample, or else of all rows."""

@@ -119,9 +119,12 @@ class ClusterStatistics:
         means = self.sums / torch.where(wanted, self.masses, 1.0)
         return torch.where(wanted, means, fallback.double())
 
-    def variance(self, means: Tensor, smallest: float) -> float:
-        """Return the mean squared distance of rows to `means` (K, D) per known coordinate."""
-        means = means.double()
+    def variance(self, means: Tensor, dtype: torch.dtype) -> float:
+        """Return the mean squared distance of rows to `means` (K, D) per known coordinate.
+
+        It is at least so large that rounding errors of rows of this type do not decide.
+        """
+        means, smallest = means.double(), 1e-10 if dtype == torch.float64 else 1e-6
         cross, own = (means * self.sums).sum(), (self.masses * means.square()).sum()
         return max(float(self.square - 2 * cross + own) / max(self.coordinates, 1e-300), smallest)
 
@@ -140,10 +143,10 @@ class ClusterStatistics:
 def expectation(
     rows: AnyRows,
     parameters: MixtureParameters,
-    posterior: Callable[[Tensor], Tensor] | None = None,
+    flow: Callable[[Tensor], Any] | None = None,
 ) -> ClusterStatistics:
-    """Divide all rows among the memories, by the exact posterior or one from log-joints (n, K)."""
-    divided: ClusterStatistics = rows.reduce(_divided, parameters, posterior)
+    """Divide all rows among the memories, by the exact posterior or the end of a flow to it."""
+    divided: ClusterStatistics = rows.reduce(_divided, parameters, flow)
     return divided.with_totals_of(rows)
 
 
@@ -157,7 +160,7 @@ def labelled(rows: Rows, parameters: MixtureParameters) -> tuple[ClusterStatisti
 def _divided(
     rows: Rows,
     parameters: MixtureParameters,
-    posterior: Callable[[Tensor], Tensor] | None,
+    flow: Callable[[Tensor], Any] | None,
     labels: Tensor | None = None,
 ) -> ClusterStatistics:
     statistics = ClusterStatistics.empty(len(parameters.means), rows.dim)
@@ -168,13 +171,13 @@ def _divided(
         if labels is not None:
             labels[where] = best
         top = logits.gather(1, best[:, None])
-        if posterior is None:  # one exponential serves shares and log-sum-exps
+        if flow is None:  # one exponential serves shares and log-sum-exps
             shares = logits.sub_(top).exp_()
             mass = shares.sum(1)
             total = mass.log().add_(top[:, 0])
             shares.mul_((block.weights / mass)[:, None])
         else:
-            shares = posterior(logits) * block.weights[:, None]
+            shares = flow(logits).probabilities * block.weights[:, None]
             total = torch.logsumexp(logits, 1)
         log_likelihood = float(block.weights @ total.add_(parameters.row_terms(block)))
         part = ClusterStatistics.of_shares(block, shares)

@@ -114,6 +114,18 @@ def _is_number(column: Any) -> bool:
     return bool(column.dtype.is_numeric())
 
 
+def is_category(column: pd.Series, name: Any) -> bool:
+    """Return True for a column that does not hold numbers; raise if its cells are no categories."""
+    from isthmus.tables.cells import is_nested
+
+    if column.dtype.kind == "c" or is_nested(column):
+        raise DtypeError(
+            f"Column {name!r} holds lists, complex numbers or other cells that are neither "
+            "numbers nor categories; leave it out."
+        )
+    return not _is_number(column)
+
+
 @dataclass(frozen=True)
 class Coding:
     """How the columns of a data frame become numbers: as they are, as seconds, as indicators.
@@ -135,22 +147,14 @@ class Coding:
         """Find the kind of each column, and its most frequent categories."""
         import pandas as pd
 
-        from isthmus.tables.cells import is_nested
-
         kinds, categories = [], {}
-        for place in range(frame.shape[1]):
-            column = frame.iloc[:, place]
-            if column.dtype.kind == "c":
-                raise DtypeError(f"Column {frame.columns[place]!r} holds complex numbers.")
-            if _is_number(column):
+        for place, (name, column) in enumerate(frame.items()):
+            if not is_category(column, name):
                 kinds.append("number")
             elif pd.api.types.is_datetime64_any_dtype(column):
                 kinds.append("time")
             else:
                 kinds.append("category")
-                if is_nested(column):
-                    words = f"Column {frame.columns[place]!r} holds lists or other objects."
-                    raise DtypeError(f"{words} Leave it out.")
                 counts = column.astype(object).value_counts(sort=False)
                 order = np.argsort(-counts.to_numpy(), kind="stable")[:most]
                 categories[place] = [counts.index[number] for number in order]
