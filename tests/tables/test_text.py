@@ -11,7 +11,7 @@ import pytest
 from isthmus.errors import InvalidInputError
 from isthmus.scaling import count_decimals
 from isthmus.tables import FileFormat, read_table, write_table
-from isthmus.tables.cells import NumberStyle
+from isthmus.tables.columns import NumberStyle
 
 NAN = float("nan")
 

@@ -11,7 +11,7 @@ import pandas as pd
 from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.tables.categories import with_categories
-from isthmus.tables.cells import is_missing
+from isthmus.tables.columns import is_missing
 
 
 def run(arguments: argparse.Namespace) -> int:

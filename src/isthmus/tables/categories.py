@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from isthmus.printing import listed
-from isthmus.tables.cells import GAP, WORD, is_missing, is_nested, parse_cells
-from isthmus.tables.columns import ID_NAME
+from isthmus.tables.columns import GAP, ID_NAME, WORD, is_missing, is_nested, parse_cells
 from isthmus.tables.files import Table
 
 NAMES = {"class", "classes", "label", "labels", "target", "species"}

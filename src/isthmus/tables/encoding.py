@@ -116,7 +116,7 @@ def _is_number(column: Any) -> bool:
 
 def is_category(column: pd.Series, name: Any) -> bool:
     """Return True for a column that does not hold numbers; raise if its cells are no categories."""
-    from isthmus.tables.cells import is_nested
+    from isthmus.tables.columns import is_nested
 
     if column.dtype.kind == "c" or is_nested(column):
         raise DtypeError(

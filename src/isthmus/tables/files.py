@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from isthmus.tables.cells import NumberStyle
+    from isthmus.tables.columns import NumberStyle
 
 STDIN = Path("-")
 KINDS = {
@@ -110,7 +110,7 @@ class Table:
     @property
     def words(self) -> pd.DataFrame:
         """The columns of text whose values repeat, five times on average; None where missing."""
-        from isthmus.tables.cells import is_missing, is_nested
+        from isthmus.tables.columns import is_missing, is_nested
 
         found = {}
         for name in self.left_out:
@@ -124,7 +124,7 @@ class Table:
     @property
     def gaps_of_text(self) -> dict[str, int]:
         """The number of missing cells in each column that has some, and is not one of numbers."""
-        from isthmus.tables.cells import is_missing
+        from isthmus.tables.columns import is_missing
 
         others = self.frame.drop(columns=list(self.columns))
         counts = {name: int(is_missing(column).sum()) for name, column in others.items()}
@@ -139,7 +139,7 @@ class Table:
     def style(self, name: str) -> NumberStyle:
         """Return how the known numbers of a column are written."""
         from isthmus.scaling import count_decimals
-        from isthmus.tables.cells import NumberStyle
+        from isthmus.tables.columns import NumberStyle
 
         values = self.X[:, self.columns.index(name)]
         known = values == values
@@ -318,7 +318,7 @@ def write_table(
     """
     import pandas as pd
 
-    from isthmus.tables.cells import SWAPPED
+    from isthmus.tables.columns import SWAPPED
     from isthmus.validation import as_path, require_kind
 
     target = None if path is None or as_path(path, "path") == STDIN else Path(path)

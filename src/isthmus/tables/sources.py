@@ -31,16 +31,16 @@ from isthmus.errors import InvalidInputError
 from isthmus.io.arrays import open_npz, read_npy
 from isthmus.io.reading import read_bounded, read_in_child, reading, require_size
 from isthmus.printing import counted, listed
-from isthmus.tables.cells import (
+from isthmus.tables.columns import (
     DECIMAL_COMMA,
     MISSING,
     POINTS_GROUPED,
     SWAPPED,
     UNIT,
+    Source,
     has_commas,
     is_number,
 )
-from isthmus.tables.columns import Source
 from isthmus.tables.files import STDIN, FileFormat, require_openpyxl, typed, unique
 
 CELL, OBJECT = 8, 64
