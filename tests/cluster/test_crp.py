@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.spatial.distance import cdist
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
@@ -13,16 +14,18 @@ from isthmus.cluster.crp_inference import partition_log_prior
 ALPHAS = (1e-300, 1e-12, 1.0, 1e6, 1e12)
 
 
-@pytest.mark.parametrize("n_clusters", [2, 4, 7])
-def test_there_is_no_given_number_of_memories(make_crp, n_clusters):
-    centres = 10 * np.eye(n_clusters)
-    x, labels = make_blobs([25] * n_clusters, centers=centres, random_state=0)
+@pytest.mark.parametrize(
+    ("n_clusters", "size", "dim", "far"),
+    [(2, 25, 2, 10), (4, 25, 4, 10), (7, 25, 7, 10), (2, 100, 2, 4.5), (2, 100, 50, 4.5)],
+)
+def test_the_clusters_of_the_data_are_found(make_crp, n_clusters, size, dim, far):
+    centres = far * np.eye(n_clusters, dim)
+    x, labels = make_blobs([size] * n_clusters, centers=centres, random_state=0)
     model = make_crp().fit(x)
-    assert model.n_clusters_ == n_clusters
-    assert adjusted_rand_score(labels, model.labels_) == 1
-    assert model.memories_.shape == (n_clusters, n_clusters)
+    assert model.memories_.shape == (n_clusters, dim)
+    assert adjusted_rand_score(labels, model.labels_) > (0.9 if far < 10 else 0.999)
     assert (np.diff(model.counts_) <= 1e-9).all()  # largest first
-    np.testing.assert_allclose(model.weights_, model.counts_ / 25 / n_clusters)
+    np.testing.assert_allclose(model.weights_, model.counts_ / len(x))
 
 
 def test_memories_are_posterior_means_about_the_centre(blobs, make_crp):
@@ -133,14 +136,6 @@ def test_one_gaussian_blob_stays_whole(make_crp, dim, shape):
     assert model.novelty(30 + X[:5]).min() > 0.9
 
 
-@pytest.mark.parametrize("dim", [2, 50])
-def test_a_pair_of_small_blobs_is_found(make_crp, dim):
-    X = np.random.default_rng(dim).normal(size=(200, dim))
-    X[:100, 0] += 6
-    labels = make_crp().fit(X).labels_
-    assert adjusted_rand_score(np.arange(200) < 100, labels) > 0.9
-
-
 @pytest.mark.parametrize(("n_clusters", "dim"), [(3, 2), (8, 3)])
 def test_clusters_far_apart_are_neither_merged_nor_split(make_crp, n_clusters, dim):
     """They keep less than a hundredth of the variance inside them."""
@@ -151,3 +146,45 @@ def test_clusters_far_apart_are_neither_merged_nor_split(make_crp, n_clusters, d
         centres = 12.0 * np.transpose(np.unravel_index(places, (5,) * dim))
         X = centres[y] + rng.normal(size=(len(y), dim))
         assert adjusted_rand_score(y, make_crp().fit(X).labels_) > 0.9
+
+
+CENTRES = np.array([[0.0, 0.0], [12.0, 0.0], [0.0, 12.0], [12.0, 12.0]])
+
+
+def batch(generator, n_clusters, size=200):
+    labels = generator.integers(0, n_clusters, size)
+    return CENTRES[labels] + generator.normal(size=(size, 2)), labels
+
+
+@pytest.mark.parametrize("settings", [{}, {"beta": 0.5}], ids=["auto", "given-beta"])
+def test_memories_appear_with_the_clusters_of_a_stream(make_crp, settings):
+    generator = np.random.default_rng(0)
+    model, found, names = make_crp(**settings), [], {}
+    for n_clusters in (2, 2, 2, 3, 3, 3, 4, 4, 4):
+        rows, labels = batch(generator, n_clusters)
+        model.partial_fit(rows)
+        found.append(model.n_clusters_)
+        assert adjusted_rand_score(labels, model.labels_) == 1
+        for cluster, label in zip(labels, model.labels_, strict=True):
+            assert names.setdefault(cluster, label) == label  # it keeps its name
+    assert found == [2, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert cdist(CENTRES, model.memories_).min(1).max() < 0.5
+    assert model.counts_.sum() == pytest.approx(1800)
+
+
+@pytest.mark.parametrize("order", ["shuffled", "sorted"])
+def test_a_stream_ends_near_the_batch_fit(make_crp, order):
+    # Tails of rows far from every cluster must not leave a memory in each batch.
+    generator = np.random.default_rng(7)
+    labels = generator.integers(0, 4, 4000)
+    rows = 2 * CENTRES[labels] + generator.standard_t(4, size=(4000, 2))
+    whole = make_crp().fit(rows)
+    assert whole.n_clusters_ == 4
+    places = np.argsort(labels, kind="stable") if order == "sorted" else np.arange(4000)
+    model, found = make_crp(), []
+    for start in range(0, 4000, 500):
+        found.append(model.partial_fit(rows[places[start : start + 500]]).n_clusters_)
+    assert found[-1] == 4
+    assert max(found) <= 5
+    assert adjusted_rand_score(whole.labels_, model.predict(rows)) > 0.98
+    np.testing.assert_allclose(model.counts_.sum(), 4000)

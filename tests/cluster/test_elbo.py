@@ -153,3 +153,24 @@ def test_every_free_parameter_is_counted(model, free):
     fit = -2 * model.score_samples(X).sum()
     assert model.bic(X) == pytest.approx(fit + free * np.log(300))
     assert model.aic(X) == pytest.approx(fit + 2 * free)
+
+
+def test_two_batches_are_those_of_brute_force_online_em(overlapping):
+    one, two = overlapping[:70], overlapping[70:]
+    start = np.array([[5.0, 5.0, 5.0], [6.0, 6.0, 6.0], [4.0, 7.0, 5.0]])
+    means, weights = start, np.full(3, 1 / 3)
+    away = ((one[:, None] - means) ** 2).sum(2)
+    variance = away.min(1).mean() / 3
+    running = None
+    for rows, rate in ((one, 1.0), (two, 0.5)):
+        away = ((rows[:, None] - means) ** 2).sum(2)
+        shares = special.softmax(np.log(weights) - away / (2 * variance), 1) / len(rows)
+        found = np.array([shares.sum(0), *(shares.T @ rows).T, np.full(3, (rows**2).sum())])
+        found[-1] /= len(rows)
+        running = found if running is None else (1 - rate) * running + rate * found
+        weights, means = running[0], (running[1:4] / running[0]).T
+        variance = (running[-1, 0] - (weights[:, None] * means**2).sum()) / 3
+    model = ClAMELBO(3, init=start, weights="learned").partial_fit(one).partial_fit(two)
+    np.testing.assert_allclose(model.memories_, means, rtol=1e-9)
+    np.testing.assert_allclose(model.weights_, weights, rtol=1e-9)
+    np.testing.assert_allclose(0.5 / model.beta_, variance, rtol=1e-9)

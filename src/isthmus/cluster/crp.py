@@ -304,18 +304,17 @@ class ClAMCRP(_CRPEstimator):
 
     Parameters
     ----------
-    alpha : "auto" or float
-        Concentration: larger values open more memories. Auto is 1.
-    discount : "auto" or float in [0, 1)
-        Pitman-Yor discount; auto is 0.
+    alpha, discount : "auto" or float
+        Concentration (auto: 1), of which larger values open more memories, and the Pitman-Yor
+        discount in [0, 1) (auto: 0).
     beta : "auto" or float
         Memories have covariance I / (2 beta). Auto tries clusters that keep 0.6 to 0.17 of the
         variance inside them, and less for as long as Calinski-Harabasz does not fall, on at most
-        2,000 rows, and takes the best.
-        Likelihoods are then raised to the power of the square root of the share of dimensions in
-        use (participation ratio), because correlated features would count repeatedly. If alpha and
-        discount are automatic, too, there is one cluster unless the log evidence per row exceeds
-        that of each of 10 draws from one Gaussian with the covariance of the data by 0.15 nats.
+        2,000 rows. Likelihoods are then raised to the power of the square root of the share of
+        dimensions in use (participation ratio), because correlated features would count
+        repeatedly. If alpha and discount are automatic, too, there is one cluster unless the log
+        evidence per row exceeds that of each of 10 draws from one Gaussian with the covariance of
+        the data by 0.15 nats.
     rho : "auto" or float
         Means have covariance I / (2 rho) about the centre of the data; auto is the variance that
         beta leaves.
@@ -326,37 +325,28 @@ class ClAMCRP(_CRPEstimator):
         Memories of less weight are dissolved at the end; auto is the lesser of a hundredth of all
         rows and half of the mean size, but at least 3 rows. In a stream, auto dissolves those
         that a batch of 100 rows or more also gives less than a hundredth of its own.
-    init : "sequential" or array (K, n_features)
-        Initial memories; default: none.
-    n_init : int
-        Number of row orders to try.
-    max_iter, tol : int, float
-        Stop when the objective (the negative log evidence per row) changes by at most `tol`.
-    warm_start, random_state, verbose
-        As in :class:`ClAMELBO`.
+    init, n_init : "sequential" or array (K, n_features), int
+        Initial memories (default: none), and the number of row orders to try.
+    max_iter, tol, warm_start, random_state, verbose
+        As in :class:`ClAMELBO`. The objective is the negative log evidence per row, in units in
+        which the data have variance 1; in a stream, of all rows so far.
 
     Attributes
     ----------
     memories_ : ndarray (n_clusters, n_features)
         Largest first. A stream leaves those that stay in their order and adds new ones at the end.
-    counts_ : ndarray (n_clusters,)
-    rho_, alpha_, discount_ : float
-    objective_ : float
-        In units in which the data have variance 1; in a stream, of all rows so far.
-    energy_ : CRPMixture
-        The other attributes are as in :class:`ClAMELBO`.
+    counts_, rho_, alpha_, discount_
+        The parameters of `energy_`, an :class:`isthmus.CRPMixture`. The other attributes are as in
+        :class:`ClAMELBO`.
 
     Examples
     --------
     >>> import numpy as np
     >>> from isthmus.cluster import ClAMCRP
     >>> noise = np.random.default_rng(0).normal(size=(90, 2))
-    >>> X = np.repeat([[0, 0], [9, 0], [0, 9]], 30, axis=0) + noise
-    >>> model = ClAMCRP(random_state=0).fit(X)
-    >>> model.n_clusters_
-    3
-    >>> model.novelty([[0.0, 0.0], [40.0, 40.0]]).round(1)
-    array([0., 1.])
+    >>> model = ClAMCRP(random_state=0).fit(np.repeat([[0, 0], [9, 0], [0, 9]], 30, 0) + noise)
+    >>> model.n_clusters_, model.novelty([[0.0, 0.0], [40.0, 40.0]]).round(1)
+    (3, array([0., 1.]))
     """
 
     _soft = False

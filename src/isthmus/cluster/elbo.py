@@ -349,22 +349,18 @@ class ClAMELBO(FiniteMixtureEstimator):
         Stop when the objective falls by no more than `tol` (nats per row) in an iteration.
     warm_start : bool
         Continue from the memories of the previous fit.
-    random_state : int, RandomState or None
-    verbose : int
-        Above zero shows a progress bar.
+    random_state, verbose : int, RandomState or None; int
+        Above zero, `verbose` shows a progress bar.
 
     Attributes
     ----------
     memories_, cluster_centers_ : ndarray (n_clusters, n_features)
-    weights_ : ndarray (n_clusters,)
-    beta_ : float
-    objective_ : float
-        In a stream, that of the last batch before it was learned from.
-    objective_trace_ : ndarray
+    weights_, beta_ : ndarray (n_clusters,), float
+        The other parameters of `energy_`, a :class:`isthmus.Mixture`.
+    objective_, objective_trace_ : float, ndarray
+        In a stream, that of each batch before it was learned from.
     labels_ : ndarray (n_samples,)
-    energy_ : Mixture
-    n_clusters_, n_iter_, n_features_in_ : int
-    converged_ : bool
+    n_clusters_, n_iter_, n_features_in_, converged_
 
     Examples
     --------

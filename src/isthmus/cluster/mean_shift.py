@@ -44,7 +44,6 @@ class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
     labels_ : ndarray (n_samples,)
     bandwidth_ : float
     n_iter_, n_features_in_ : int
-    energy_ : GaussianKDE
 
     Examples
     --------

@@ -294,7 +294,8 @@ def refit_agreement(estimator: Any, X: NDArray[Any], *, seed: int = 0) -> float 
     """Return the share of rows on which fits to two random halves of the rows agree.
 
     Every row is new to one of the two fits, and clusters are matched one to one. The share shows
-    whether other rows of the same source would give the same clusters.
+    whether other rows of the same source would give the same clusters. It is None if a half cannot
+    be fitted, for example because it has fewer rows than clusters.
 
     Parameters
     ----------
@@ -304,11 +305,6 @@ def refit_agreement(estimator: Any, X: NDArray[Any], *, seed: int = 0) -> float 
         Of more than 10,000 rows, a random sample is used.
     seed : int
         Decides the halves.
-
-    Returns
-    -------
-    float or None
-        None if a half cannot be fitted, for example because it has fewer rows than clusters.
 
     Examples
     --------

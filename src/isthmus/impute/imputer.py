@@ -82,15 +82,10 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         Weights of the estimates: retrieved, and, in tables of few columns, with local covariances.
     categories_ : dict
         Values of each column of categories by name, the most frequent first; at most 20.
-    n_features_in_, feature_names_in_
 
     See Also
     --------
     fill_gaps : The same for a whole table, with a report.
-
-    References
-    ----------
-    Little and Rubin, "Statistical Analysis with Missing Data", Wiley, 2019.
 
     Examples
     --------
