@@ -271,7 +271,11 @@ class BasinFlow(DensityEstimator):
             sums = _sums(table, weights, owners, len(memories.patterns))
             inside, self._weights = np.nan_to_num(_means(sums)), sums[:, 0]
         self.memories_ = self._units.back(inside).astype(rows.dtype)
-        self.beta_ = 0.5 / (self._units.scale * self._width(inside)) ** 2
+        size, dim = inside.shape
+        few = inside[np.random.RandomState(0).permutation(size)[:BANDWIDTH_ROWS]]
+        shrinks = float((len(few) / size) ** (1 / (dim + 4)))
+        width = leave_one_out(few) * shrinks if size > 1 else 1.0
+        self.beta_ = 0.5 / (self._units.scale * width) ** 2
         self._patterns, self._pattern_weights, self._neighbours = memories[:3]
         points = self._points(rows)
         shares = recollection(points, *memories[:3])
@@ -339,13 +343,6 @@ class BasinFlow(DensityEstimator):
             labels = np.where(labels == small, ratios.argmax(), labels)
             labels = labels - (labels > small)
 
-    @staticmethod
-    def _width(memories: NDArray[Any]) -> float:
-        """Return the deviation of the kernels, in internal units."""
-        n, dim = memories.shape
-        few = memories[np.random.RandomState(0).permutation(n)[:BANDWIDTH_ROWS]]
-        return leave_one_out(few) * float((len(few) / n) ** (1 / (dim + 4))) if n > 1 else 1.0
-
     @property
     def energy_(self) -> Mixture:
         """The density of the stored patterns: an :class:`isthmus.Mixture` in data units."""
@@ -411,8 +408,7 @@ class BasinFlow(DensityEstimator):
 
 def gaussian_posteriors(points: FloatArray, logits: FloatArray) -> FloatArray:
     """Return the probability of each Gaussian. (n, d), (d + 1, K) -> (n, K)"""
-    posteriors: FloatArray = softmax(points @ logits[:-1] + logits[-1], axis=1)
-    return posteriors
+    return np.asarray(softmax(points @ logits[:-1] + logits[-1], axis=1))
 
 
 def gaussian_logits(points: FloatArray, weights: FloatArray, labels: IntArray) -> FloatArray | None:
@@ -458,12 +454,8 @@ def _gaussians(
         within = total - (means.T * masses) @ means
         within += 1e-9 * np.trace(total) / dim * np.eye(dim)
         precision = np.linalg.inv(within)
-        logits = np.vstack(
-            [
-                precision @ means.T,
-                np.log(masses) - 0.5 * np.einsum("kd,de,ke->k", means, precision, means),
-            ]
-        )
+        biases = np.log(masses) - 0.5 * np.einsum("kd,de,ke->k", means, precision, means)
+        logits = np.vstack([precision @ means.T, biases])
         scores = points @ logits[:-1] + logits[-1]
         sums = logsumexp(scores, 1)
         parts = np.exp(scores - sums[:, None])

@@ -126,11 +126,9 @@ def choose(
     labels, place = decided(alpha)
     redraws = [decided(each)[0] for each in alphas]
     low = points.shape[1] <= DENSITY_DIM or labels.any()
-    if place is None:
-        reason = "modes" if low else "gap"
-        return Choice(rotation, memories, labels, np.nan, largest, curve, reason, redraws)
-    gamma, gap = float(gammas[place]), float(gaps[place])
-    return Choice(rotation, memories, labels, gamma, gap, curve, "gap", redraws)
+    reason = "modes" if place is None and low else "gap"
+    gamma, gap = (np.nan, largest) if place is None else (float(gammas[place]), float(gaps[place]))
+    return Choice(rotation, memories, labels, gamma, gap, curve, reason, redraws)
 
 
 def _of_null(
