@@ -55,10 +55,63 @@ class _CRPState:
 
 
 @dataclass(eq=False, repr=False)
-class _CRPEstimator(MemoryEstimator):
-    """Base class of the two; they differ in whether assignments are hard or soft."""
+class ClAMCRP(MemoryEstimator):
+    """Clustering with an unknown number of memories (ClAM+CRP), beta = 1 / (2 sigma^2).
 
-    _soft: ClassVar[bool]
+    A row joins the memory with the largest posterior or, if the new cluster of a Chinese
+    restaurant process has a larger one, opens a memory: the decision is by responsibility, not by
+    flowing to the origin (erratum E10), and terms are normalised (erratum E8). After a sequential
+    pass in a seeded order, memories are merged, opened and assigned anew until the evidence
+    converges. Standardise features first. The number of clusters is indicative.
+
+    Parameters
+    ----------
+    alpha, discount : "auto" or float
+        Concentration (auto: 1), of which larger values open more memories, and the Pitman-Yor
+        discount in [0, 1) (auto: 0).
+    beta : "auto" or float
+        Memories have covariance I / (2 beta). Auto tries clusters that keep 0.6 to 0.17 of the
+        variance inside them, and less for as long as Calinski-Harabasz does not fall, on at most
+        2,000 rows. Likelihoods are then raised to the power of the square root of the share of
+        dimensions in use (participation ratio), because correlated features would count
+        repeatedly. If alpha and discount are automatic, too, there is one cluster unless the log
+        evidence per row exceeds that of each of 10 draws from one Gaussian with the covariance of
+        the data by 0.15 nats.
+    rho : "auto" or float
+        Means have covariance I / (2 rho) about the centre of the data; auto is the variance that
+        beta leaves.
+    normalized : bool
+        False is the paper's printed energy, without the normaliser of the new cluster; it opens
+        far too many memories in more than a few dimensions.
+    min_cluster_size : "auto" or float
+        Memories of less weight are dissolved at the end; auto is the lesser of a hundredth of all
+        rows and half of the mean size, but at least 3 rows. In a stream, auto dissolves those
+        that a batch of 100 rows or more also gives less than a hundredth of its own.
+    init, n_init : "sequential" or array (K, n_features), int
+        Initial memories (default: none), and the number of row orders to try.
+    max_iter, tol, warm_start, random_state, verbose
+        As in :class:`ClAMELBO`. The objective is the negative log evidence per row, in units in
+        which the data have variance 1; in a stream, of all rows so far.
+
+    Attributes
+    ----------
+    memories_ : ndarray (n_clusters, n_features)
+        Largest first. A stream leaves those that stay in their order and adds new ones at the end.
+    counts_, rho_, alpha_, discount_
+        The parameters of `energy_`, an :class:`isthmus.CRPMixture`. The other attributes are as in
+        :class:`ClAMELBO`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isthmus.cluster import ClAMCRP
+    >>> noise = np.random.default_rng(0).normal(size=(90, 2))
+    >>> model = ClAMCRP(random_state=0).fit(np.repeat([[0, 0], [9, 0], [0, 9]], 30, 0) + noise)
+    >>> model.n_clusters_, model.novelty([[0.0, 0.0], [40.0, 40.0]]).round(1)
+    (3, array([0., 1.]))
+    """
+
+    _soft: ClassVar[bool] = False  # rows are not divided among memories
 
     _: KW_ONLY
     alpha: Any = "auto"
@@ -293,66 +346,7 @@ class _CRPEstimator(MemoryEstimator):
         )
 
 
-class ClAMCRP(_CRPEstimator):
-    """Clustering with an unknown number of memories (ClAM+CRP), beta = 1 / (2 sigma^2).
-
-    A row joins the memory with the largest posterior or, if the new cluster of a Chinese
-    restaurant process has a larger one, opens a memory: the decision is by responsibility, not by
-    flowing to the origin (erratum E10), and terms are normalised (erratum E8). After a sequential
-    pass in a seeded order, memories are merged, opened and assigned anew until the evidence
-    converges. Standardise features first. The number of clusters is indicative.
-
-    Parameters
-    ----------
-    alpha, discount : "auto" or float
-        Concentration (auto: 1), of which larger values open more memories, and the Pitman-Yor
-        discount in [0, 1) (auto: 0).
-    beta : "auto" or float
-        Memories have covariance I / (2 beta). Auto tries clusters that keep 0.6 to 0.17 of the
-        variance inside them, and less for as long as Calinski-Harabasz does not fall, on at most
-        2,000 rows. Likelihoods are then raised to the power of the square root of the share of
-        dimensions in use (participation ratio), because correlated features would count
-        repeatedly. If alpha and discount are automatic, too, there is one cluster unless the log
-        evidence per row exceeds that of each of 10 draws from one Gaussian with the covariance of
-        the data by 0.15 nats.
-    rho : "auto" or float
-        Means have covariance I / (2 rho) about the centre of the data; auto is the variance that
-        beta leaves.
-    normalized : bool
-        False is the paper's printed energy, without the normaliser of the new cluster; it opens
-        far too many memories in more than a few dimensions.
-    min_cluster_size : "auto" or float
-        Memories of less weight are dissolved at the end; auto is the lesser of a hundredth of all
-        rows and half of the mean size, but at least 3 rows. In a stream, auto dissolves those
-        that a batch of 100 rows or more also gives less than a hundredth of its own.
-    init, n_init : "sequential" or array (K, n_features), int
-        Initial memories (default: none), and the number of row orders to try.
-    max_iter, tol, warm_start, random_state, verbose
-        As in :class:`ClAMELBO`. The objective is the negative log evidence per row, in units in
-        which the data have variance 1; in a stream, of all rows so far.
-
-    Attributes
-    ----------
-    memories_ : ndarray (n_clusters, n_features)
-        Largest first. A stream leaves those that stay in their order and adds new ones at the end.
-    counts_, rho_, alpha_, discount_
-        The parameters of `energy_`, an :class:`isthmus.CRPMixture`. The other attributes are as in
-        :class:`ClAMELBO`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from isthmus.cluster import ClAMCRP
-    >>> noise = np.random.default_rng(0).normal(size=(90, 2))
-    >>> model = ClAMCRP(random_state=0).fit(np.repeat([[0, 0], [9, 0], [0, 9]], 30, 0) + noise)
-    >>> model.n_clusters_, model.novelty([[0.0, 0.0], [40.0, 40.0]]).round(1)
-    (3, array([0., 1.]))
-    """
-
-    _soft = False
-
-
-class ClAMCRPELBO(_CRPEstimator):
+class ClAMCRPELBO(ClAMCRP):
     """Clustering by posteriors with an unknown number of memories (ClAM+CRP+ELBO).
 
     Each row is divided among memories in proportion to its posterior, the fixed point of the

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from isthmus.cluster.crp import ClAMCRP
@@ -108,15 +107,17 @@ class FilledTable(Summarised):
                 "error": _root_mean_square(self.errors[:, place]),
                 "error_of_column_mean": _root_mean_square(self.baseline[:, place]),
             }
-        for name, (error, baseline, _) in self.word_errors.items():
+        for name, (wrong, usual, _) in self.word_errors.items():
             count = int(self.word_gaps[:, list(self.words).index(name)].sum())
-            columns[name] = {"missing": count, "error": error, "error_of_column_mean": baseline}
+            columns[name] = {"missing": count, "error": wrong, "error_of_column_mean": usual}
+        error, error_of_means = (
+            _root_mean_square(each / self.scale) if hidden.any() else None
+            for each in (self.errors, self.baseline)
+        )
         found["check"] = {
             "cells": int(hidden.sum()) + sum(count for *_, count in self.word_errors.values()),
-            "error": _root_mean_square(self.errors / self.scale) if hidden.any() else None,
-            "error_of_column_means": (
-                _root_mean_square(self.baseline / self.scale) if hidden.any() else None
-            ),
+            "error": error,
+            "error_of_column_means": error_of_means,
             "columns": columns,
         }
         return found
@@ -421,13 +422,8 @@ def _fill(energy: Memory, Z: FloatArray, how: How) -> FloatArray:
     """Fill gaps with the mean given the known values, or with a mode. (n, D) -> (n, D)"""
     open_rows, filled = np.isnan(Z).any(1), Z.copy()
     if open_rows.any():
-        given = torch.from_numpy(Z[open_rows])
-        with torch.no_grad():
-            if how == "mode":
-                found = complete(energy, given, how="mode")
-            else:
-                found = energy.conditional_mean(given, ~torch.isnan(given))
-        filled[open_rows] = np.where(given.isnan(), found, given)
+        given = Z[open_rows]
+        filled[open_rows] = np.where(np.isnan(given), complete(energy, given, how=how), given)
     return filled
 
 
