@@ -1,6 +1,7 @@
 """The four clusterers, and data that all of them can cluster."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,23 +15,16 @@ MakeEstimator = Callable[..., Any]
 
 
 def with_defaults(kind: Any, **defaults: Any) -> MakeEstimator:
-    return lambda **settings: kind(**{**defaults, "random_state": 0, **settings})
+    return partial(kind, random_state=0, **defaults)
 
 
-PARAMETRIC: dict[str, MakeEstimator] = {
+PARAMETRIC = {
     "ClAM": with_defaults(ClAM, n_clusters=3, n_init=2, tol=0.01),
     "ClAMELBO": with_defaults(ClAMELBO, n_clusters=3, n_init=2),
 }
-NONPARAMETRIC: dict[str, MakeEstimator] = {
-    "ClAMCRP": with_defaults(ClAMCRP, n_init=1),
-    "ClAMCRPELBO": with_defaults(ClAMCRPELBO, n_init=1),
-}
+NONPARAMETRIC = {kind.__name__: with_defaults(kind, n_init=1) for kind in (ClAMCRP, ClAMCRPELBO)}
 # Choosing beta takes most of the time; it has tests of its own. The data below have 0.5.
-ALL: dict[str, MakeEstimator] = {
-    **PARAMETRIC,
-    "ClAMCRP": with_defaults(ClAMCRP, n_init=1, beta=0.5),
-    "ClAMCRPELBO": with_defaults(ClAMCRPELBO, n_init=1, beta=0.5),
-}
+ALL = PARAMETRIC | {name: partial(make, beta=0.5) for name, make in NONPARAMETRIC.items()}
 
 
 @pytest.fixture(params=ALL)

@@ -143,9 +143,8 @@ SHAPES = {
         centers=np.random.default_rng(0).normal(size=(20, 6)) * 8,
         random_state=0,
     ),
-    "a thin direction": lambda: (
-        make_blobs(600, 2, centers=[[0, 0], [0, 1]], cluster_std=0.1, random_state=0)[0] * [90, 1],
-        make_blobs(600, 2, centers=[[0, 0], [0, 1]], cluster_std=0.1, random_state=0)[1],
+    "a thin direction": lambda: make_blobs(
+        600, centers=[[0, 0], [0, 1]], cluster_std=[[9, 0.1]] * 2, random_state=0
     ),
     "64 columns": lambda: make_blobs(300, 64, centers=6, cluster_std=4, random_state=0),
 }
