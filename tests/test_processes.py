@@ -204,3 +204,16 @@ def test_closing_the_iterator_ends_the_children() -> None:
     outcomes.close()
     born -= {worker.process.pid for worker in processes._idle}
     wait_for(lambda: not any(map(alive, born)))
+
+
+def test_closing_the_iterator_does_not_wait_for_a_worker_that_hangs() -> None:
+    calls = [Call("quick", abs, (-1,), AMPLE), Call("slow", abs, (-1,), AMPLE, warm=warm_for_ever)]
+    outcomes = run_all(calls, jobs=2)
+    assert next(outcomes)[0].name == "quick"
+    start = time.monotonic()
+    outcomes.close()
+    assert time.monotonic() - start < 20
+
+
+def warm_for_ever() -> None:
+    time.sleep(60)

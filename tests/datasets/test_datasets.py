@@ -3,6 +3,9 @@
 import hashlib
 import io
 import os
+import tarfile
+import zlib
+from http.client import HTTPException
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 from sklearn import datasets as scikit_learn
 
 from isthmus.datasets import load, names, store
-from isthmus.errors import DatasetChangedError
+from isthmus.errors import DatasetChangedError, DatasetNotFoundError
 from isthmus.paper.datasets.manifest import entry
 
 DATA = os.environ.get("ISTHMUS_DATA")
@@ -192,3 +195,16 @@ def test_a_file_whose_own_checksum_agrees_is_looked_at_all_the_same(
     stored_as_zoo(content, tmp_path)
     with pytest.raises(DatasetChangedError, match=r"zoo\.npz"):
         load("zoo", tmp_path)
+
+
+@pytest.mark.parametrize("error", [EOFError, zlib.error, tarfile.ReadError, HTTPException, OSError])
+def test_a_download_that_is_cut_off_is_one_error(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fetch(**_: Any) -> Any:
+        raise error("cut off")
+
+    monkeypatch.setattr(scikit_learn, "fetch_openml", fetch)
+    with pytest.raises(DatasetNotFoundError, match="cut off"):
+        load("ecoli", tmp_path)
+    assert not list(tmp_path.iterdir())

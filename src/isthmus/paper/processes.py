@@ -38,6 +38,7 @@ ENVIRONMENT = {
 }
 LOST = "The process that watches over the call was killed, or ran out of memory."
 MESSAGE_LENGTH = 500
+SECONDS_TO_END = 3.0
 PR_SET_PDEATHSIG = 1
 MAXRSS_PER_MEGABYTE = 1024 if sys.platform == "linux" else 2**20
 
@@ -178,7 +179,11 @@ class _Worker:
     def end(self) -> None:
         """End the process and its child."""
         self.connection.close()
-        self.process.wait()
+        try:
+            self.process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:  # it is still warming up, and has no child
+            self.process.kill()
+            self.process.wait()
 
 
 _idle: list[_Worker] = []
@@ -233,6 +238,7 @@ def _supervise(
         size, before = (int(count) * os.sysconf("SC_PAGE_SIZE") for count in pages[:2])
     if (child := os.fork()) == 0:
         caller.close()
+        answers.close()
         _work(writable, limits, size, log, work)
     writable.close()
     content = b""

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -259,13 +258,13 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | No
     else:
         try:
             arrays = download(known, show)
-        except (OSError, HTTPException) as error:
-            reason = f"{home} did not answer ({error})"
         except (ValueError, LookupError) as error:
             raise DatasetChangedError(
                 f"The download from {home} is not {known.name}: {error}. "
                 f"Put {known.name}.npz into {places[0]} instead."
             ) from error
+        except Exception as error:  # fetchers let errors of archives that were cut off pass
+            reason = f"{home} did not answer ({error})"
         else:
             _check(known, arrays, f"The download from {home}")
             _write(known, arrays, places)
