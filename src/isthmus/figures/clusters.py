@@ -100,7 +100,7 @@ def cluster_map(
     colours = draw_clusters(axes, rows, owners, sure, marks, title, columns, barriers, seed)
     _draw_legend(beside["legend"], np.bincount(owners, minlength=len(marks)), colours)
     if "gap" in parts and gap_curve is not None:
-        draw_gap_curve(beside["gap"], gap_curve, resolution)
+        draw_gap_curve(beside["gap"], gap_curve, resolution, len(marks))
     if "classes" in parts:
         _draw_classes(beside["classes"], owners, np.asarray(classes).astype(str), class_name)
     return figure
@@ -247,8 +247,10 @@ def _draw_legend(axes: Axes, sizes: NDArray[Any], colours: NDArray[Any]) -> None
     axes.legend(handles=handles, ncols=-(-len(handles) // LEGEND_ROWS), loc="upper left", **look)
 
 
-def draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | None) -> None:
-    """Draw the gap at each resolution; name the number of clusters at the best one."""
+def draw_gap_curve(
+    axes: Axes, curve: Mapping[str, Any], resolution: float | None, found: int
+) -> None:
+    """Draw the gap at each resolution; name the number of clusters at the best one, if found."""
     gammas, sizes, gaps = (to_array(curve[name]) for name in ("resolution", "n_clusters", "gap"))
     axes.plot(gammas, gaps, "o-", color=style.CURVE, ms=3.5, lw=1.2)
     axes.axhline(0, color=style.RULE, lw=0.8, zorder=0)
@@ -260,6 +262,8 @@ def draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | Non
     if resolution is not None and np.isfinite(resolution):
         axes.axvline(resolution, color=style.INK, lw=1.0, ls=":")
     best = int(np.argmax(np.nan_to_num(gaps, nan=-np.inf)))
+    if sizes[best] != found:  # modes, not gaps, decided
+        return
     # Above a curve that falls, but inside the axes.
     side, shift = ("right", -3) if gammas[best] > np.quantile(gammas, 0.8) else ("left", 3)
     at = gammas[best], gaps[best]

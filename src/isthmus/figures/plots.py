@@ -225,7 +225,7 @@ def _clusters(model: Any, X: Any, axes: Axes | None, kind: str = "map") -> Axes:
         return cluster_tree(model.linkage_, sizes=sizes, axes=axes).axes[0]
     if kind == "gap":
         axes = axes or _new_axes(4.0)
-        draw_gap_curve(axes, model.gap_curve_, model.resolution_)
+        draw_gap_curve(axes, model.gap_curve_, model.resolution_, model.n_clusters_)
         return axes
     if X is None:
         raise InvalidInputError("Pass the rows to draw: model.plot(X).")
