@@ -285,7 +285,9 @@ def test_given_values_have_no_gaps_and_are_held_by_their_column() -> None:
     assert rows.height.between(1.5, 1.7).all()
     rows = draw_rows(table, 90, given={"age": (30.5, 33.2)}, check=False).rows
     assert set(rows.age) <= {31, 32, 33}
-    for age in (30.5, 300, (30.2, 30.8)):
+    rows = draw_rows(table, 90, given={"age": (-10, 1000)}, check=False).rows
+    assert rows.age.dtype == "uint8"
+    for age in (30.5, 300, (30.2, 30.8), (256, 400)):
         with pytest.raises(IsthmusError, match="age"):
             draw_rows(table, 3, given={"age": age}, check=False)
 

@@ -409,11 +409,12 @@ class _RowGenerator:
         dtype = self.table.dtypes.iloc[place]
         if dtype.kind in "iu":
             whole = np.array([np.ceil(ends[0]), np.floor(ends[1])])
-            if whole[0] > whole[1] or (as_integers(whole, dtype) != whole).any():
+            held = as_integers(whole, dtype)
+            if whole[0] > whole[1] or held[0] > whole[1] or held[1] < whole[0]:
                 raise InvalidInputError(
                     f"given[{name!r}] has no value that the column can hold, which is {dtype}."
                 )
-            ends = whole.tolist()
+            ends = held.tolist()
         return ends[0], ends[1]
 
     def _log_mass(self, place: int, low: float, high: float) -> FloatArray:
