@@ -263,16 +263,6 @@ def test_a_cloud_far_from_the_origin_does_not_cost_float64(path, take_path):
     assert DOUBLE not in recorder.dtypes
 
 
-def test_a_modern_hopfield_step_is_scaled_dot_product_attention(take_path):
-    queries, memories = draw(6, 4), draw(600, 4, seed=1)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        queries[None], memories[None], memories[None], scale=1.7
-    )[0]
-    for path in PATHS:
-        take_path(path)
-        torch.testing.assert_close(ist.ModernHopfield(memories, beta=1.7).step(queries), expected)
-
-
 @pytest.mark.parametrize("metric", METRICS)
 def test_column_major_tensors_give_the_same_results_and_gradients(
     take_path: Callable[..., None], metric: Metric

@@ -123,8 +123,9 @@ class Pruning:
             return self._make(queries, keys, kernel), reason
         if self._index is None and self.asked < QUERIES:
             return None, f"fewer than {QUERIES:,} queries so far do not pay for an index"
-        if not is_indexable(keys.memories) or keys.memories.device.type != "cpu":
-            return None, "huge numbers, or another device"
+        known = self._index is not None and self._index.is_of(keys.memories)
+        if not (known or is_indexable(keys.memories)):
+            return None, "huge numbers"
         plan, sampled = None, self.kept is None or len(queries) >= QUERIES
         limit = KEPT if sampled or len(queries) >= FEW_QUERIES else KEPT_FEW
         if sampled and self._index is None:

@@ -110,7 +110,6 @@ class Plan:
         self.squares = np.minimum(squares + 1e-12 * np.abs(squares), np.finfo(np.float64).max)
         self.unit = float(np.finfo(values.dtype).eps) / 2
         self._cells = np.empty(index.n_cells, dtype=np.int64)
-        self._buffers: dict[torch.dtype, Tensor] = {}
 
     def _tiles(self, start: int, stop: int) -> list[Needed]:
         """Select memories for the sorted queries from `start` to `stop`, tile by tile."""
@@ -223,7 +222,7 @@ class Plan:
         while start < len(leaves):
             before = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
-            buffer = self._buffer(int(ends[stop - 1]) - before, width, heads.dtype)
+            buffer = torch.zeros(int(ends[stop - 1]) - before, width, dtype=heads.dtype)
             count = gather(
                 self.index.points,
                 self.weights.own,
@@ -244,13 +243,6 @@ class Plan:
         if len(found) == 1:
             return found[0]
         return merged(*(torch.stack(column) for column in zip(*found, strict=True)))
-
-    def _buffer(self, count: int, width: int, dtype: torch.dtype) -> Tensor:
-        """Return rows for gathered memories, which are used again; columns beyond stay zero."""
-        kept = self._buffers.get(dtype)
-        if kept is None or len(kept) < count:
-            kept = self._buffers[dtype] = torch.zeros(count + count // 2, width, dtype=dtype)
-        return kept
 
     def _finish(
         self,
