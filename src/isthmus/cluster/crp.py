@@ -320,7 +320,9 @@ class ClAMCRP(MemoryEstimator):
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
         energy = self.energy_
-        shares = self._by_chunk(energy._responsibilities, self._table(X), len(energy.means))
+        # Squares of rows farther away would overflow.
+        X = np.clip(self._table(X), -LARGEST_SQUARED, LARGEST_SQUARED)
+        shares = self._by_chunk(energy._responsibilities, X, len(energy.means))
         # A row whose distances overflow is near no memory.
         return np.where((shares == 0).all(1), 1, shares[:, -1])
 
