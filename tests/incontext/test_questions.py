@@ -253,6 +253,15 @@ def test_gaps_among_whole_numbers_of_a_column_of_others_are_filled() -> None:
     assert np.isfinite(filled["a"].astype(float)).all()
 
 
+@pytest.mark.parametrize("given", [[np.nan, 1.0], pd.Categorical([None, "z"])])
+def test_gaps_among_unseen_categories_are_filled(model, given) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=40), "b": rng.choice(["x", "y"], 40)})
+    filled = model.condition(table).fill(pd.DataFrame({"a": [0.1, 0.2], "b": given}))
+    assert filled["b"].iloc[0] in ("x", "y")
+    assert filled["b"].iloc[1] == given[1]
+
+
 def test_another_value_of_a_constant_column_says_nothing_about_the_others(model) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=50), "b": rng.normal(size=50), "c": 7.0})

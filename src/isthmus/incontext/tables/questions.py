@@ -299,6 +299,8 @@ class ConditionedTable:
 
     def fill(self, rows: Any) -> pd.DataFrame:
         """Return rows with gaps filled: the mean of a number, the most probable category."""
+        import pandas as pd
+
         frame, x, seen = self._explained(self._frame(rows))
         filled, result = self.energy._conditional_mean(x, seen), frame.copy()
         for place, (kind, at) in enumerate(zip(self._coding.kinds, self._at, strict=True)):
@@ -315,7 +317,10 @@ class ConditionedTable:
                 if self._dtypes[place].kind in "iu":
                     values = np.round(values)
             column = frame.iloc[:, place].copy()
-            column = column.astype(object) if column.isna().all() else column
+            if column.isna().all() or (kind == "category" and column.dtype.kind in "iuf"):
+                column = column.astype(object)  # also numbers that are given for a category
+            if isinstance(column.dtype, pd.CategoricalDtype):
+                column = column.cat.add_categories(set(values) - set(column.cat.categories))
             if column.dtype.kind in "iu" and self._dtypes[place].kind not in "iu":
                 column = column.astype(np.float64)  # whole numbers with gaps, of a column of others
             column[gaps] = values
