@@ -293,7 +293,8 @@ def test_given_values_have_no_gaps_and_are_held_by_their_column() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["age", {"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": (1, 2, 3)}]
+    "given",
+    ["age", {"z": 1}, {"city": "Paris"}, {"age": (50, 40)}, {"age": (1, 2, 3)}, {"age": 2**53 + 5}],
 )
 def test_what_no_row_can_be_is_refused(given) -> None:
     with pytest.raises(IsthmusError):

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -44,7 +45,7 @@ MOSTLY_REPEATED = 0.9
 # The check keeps this share of the rows apart, and needs at least this many.
 HELD_OUT, FEWEST_CHECKED, MOST_CHECKED = 0.3, 15, 2000
 MOST_DRAWS = 10**9
-# Draws that are ranked, at least: among fewer, ranks would hide how columns are related.
+# Draws that are ranked, at least: among n, a rank is uncertain by 1 / n, which blurs relations.
 FEWEST_RANKED = 128
 SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
@@ -404,6 +405,8 @@ class _RowGenerator:
             return float(code), float(code)
         pair = value if isinstance(value, tuple | list) else (value, value)
         ends = [as_number(end, f"given[{name!r}]") for end in pair]
+        if any(isinstance(end, Integral) and int(end) not in ends for end in pair):
+            raise InvalidInputError(f"given[{name!r}] has whole numbers that no float64 can hold.")
         if len(ends) != 2 or ends[0] > ends[1]:
             raise InvalidInputError(f"given[{name!r}] must be a number or (low, high).")
         dtype = self.table.dtypes.iloc[place]
@@ -590,7 +593,11 @@ class _RowGenerator:
 
 
 def _wide_gaps(values: FloatArray) -> FloatArray:
-    """Return the middles of gaps three times as wide as the next values on each side span."""
+    """Return the middles of gaps three times as wide as the next values on each side span.
+
+    Of normal columns of 100 values, 2.5 % have one, and of uniform ones of 1,000, 27 %. It does no
+    harm there: each side is ranked by itself, and the density decides on their shares.
+    """
     levels = np.unique(values)
     if len(levels) < 2 * ATOM_ROWS:
         return np.empty(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +15,7 @@ from isthmus.errors import ShapeError
 from isthmus.validation import as_count
 
 
-class Synapse(nn.Module):
+class Synapse(nn.Module, ABC):
     """A synapse between named layers; subclasses define :meth:`build` and :meth:`energy`.
 
     Attributes
@@ -35,13 +36,13 @@ class Synapse(nn.Module):
         """Return the layers."""
         return ", ".join(self.layers)
 
+    @abstractmethod
     def build(self, *neurons: Neurons) -> None:
         """Make the weights for layers of these shapes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def energy(self, *activations: Tensor) -> Tensor:
         """Return the energy of activations (..., shape), one tensor for each layer: (...)."""
-        raise NotImplementedError
 
 
 class Dense(Synapse):

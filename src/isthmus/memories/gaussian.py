@@ -112,7 +112,7 @@ class GaussianMemory(MarginalMemory):
 
     def _make_shape(self) -> Shape:
         """Return the shape of kernels that are not round, of parameters as they are now."""
-        raise NotImplementedError
+        raise NotImplementedError  # defined by kinds whose `is_round` may be False
 
     def _shape(self) -> Shape | None:
         """Return the shape, kept until a parameter changes; None for round kernels."""
@@ -203,7 +203,7 @@ class GaussianMemory(MarginalMemory):
 
     def _covariances(self) -> Tensor:
         """Return the covariance (D, D) that the kernels share, up to factors, or own (N, D, D)."""
-        raise NotImplementedError
+        raise NotImplementedError  # defined by kinds whose `is_round` may be False
 
     def _regression(self, known: Tensor) -> tuple[Tensor, Tensor]:
         """Return slopes of unknown coordinates on known ones, and their covariance given these."""
