@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.spatial.distance import cdist
-from sklearn.datasets import make_blobs
+from sklearn.datasets import make_blobs, make_moons
 from sklearn.metrics import adjusted_rand_score
 
 import isthmus as ist
@@ -146,6 +146,12 @@ def test_clusters_far_apart_are_neither_merged_nor_split(make_crp, n_clusters, d
         centres = 12.0 * np.transpose(np.unravel_index(places, (5,) * dim))
         X = centres[y] + rng.normal(size=(len(y), dim))
         assert adjusted_rand_score(y, make_crp().fit(X).labels_) > 0.9
+
+
+def test_lines_and_curves_are_not_cut_into_many(make_crp):
+    line = np.random.default_rng(0).random((300, 1))
+    assert make_crp().fit(line).n_clusters_ <= 3
+    assert make_crp().fit(make_moons(300, noise=0.05, random_state=0)[0]).n_clusters_ <= 8
 
 
 CENTRES = np.array([[0.0, 0.0], [12.0, 0.0], [0.0, 12.0], [12.0, 12.0]])

@@ -34,6 +34,9 @@ from isthmus.validation import LARGEST_SQUARED, as_choice, as_count, as_flag
 # above the second number are always tried, and how many rows are used to choose one.
 INNER_SHARES, TRIED = 0.6 * (0.17 / 0.6) ** (np.arange(36) / 7), 0.16
 CHOOSING_ROWS = 2000
+# Beside the index of as many parts of a line, that of finer clusters must be so many times as high:
+# parts of uniform lines and of curves reach 1.2, far clusters 5 and more.
+LINES = 2.0
 # There is one cluster unless the evidence per row, in nats, is higher by this than in every one of
 # so many sets of rows drawn from one Gaussian with the covariance of the data.
 SMALLEST_GAP, NULLS = 0.15, 10
@@ -71,8 +74,9 @@ class ClAMCRP(MemoryEstimator):
         discount in [0, 1) (auto: 0).
     beta : "auto" or float
         Memories have covariance I / (2 beta). Auto tries clusters that keep 0.6 to 0.17 of the
-        variance inside them, and less for as long as Calinski-Harabasz does not fall, on at most
-        2,000 rows. Likelihoods are then raised to the power of the square root of the share of
+        variance inside them, and takes the best by Calinski-Harabasz, on at most 2,000 rows;
+        less only where the index is at least twice as high, beside that of as many parts of a
+        line. Likelihoods are then raised to the power of the square root of the share of
         dimensions in use (participation ratio), because correlated features would count
         repeatedly. If alpha and discount are automatic, too, there is one cluster unless the log
         evidence per row exceeds that of each of 10 draws from one Gaussian with the covariance of
@@ -150,6 +154,7 @@ class ClAMCRP(MemoryEstimator):
         temper = math.sqrt(in_use / rows.dim)
         limit = max(100, len(few) // 20)
         tries: list[tuple[float, _CRPState, _CRPState]] = []
+        finer, along = [], -math.inf
         for _ in range(int(self.n_init)):
             order, highest = generator.permutation(len(few)), (-math.inf, 1)
             for share in INNER_SHARES.tolist():
@@ -160,10 +165,17 @@ class ClAMCRP(MemoryEstimator):
                 found = _CRPState(settle(few, opened, prior, self._soft), prior)
                 kept = self._without_small(few, found)
                 score, size = kept.clusters.calinski_harabasz(), len(kept.clusters)
-                tries.append((score, found, kept))
-                if share < TRIED and size > highest[1] and score < highest[0]:
+                on_line = score / ((size + 1) * (few.total - size))
+                if share > TRIED:
+                    tries.append((score, found, kept))
+                    along = max(along, on_line)
+                elif size > highest[1] and score < highest[0]:
                     break  # clusters are split
+                else:
+                    finer.append((on_line, (score, found, kept)))
                 highest = max(highest, (score, size))
+        # Cuts of a line, or of a curve, raise the index with their number, all by the same factor.
+        tries += [states for on_line, states in finer if on_line > LINES * along]
         # Several values of beta often find the same clusters: a larger one separates new clusters
         # of a stream better from known ones, but beyond this it splits them.
         best, sharp = max(score for score, _, _ in tries), temper * 0.5 / TRIED
