@@ -165,7 +165,7 @@ class ClAMCRP(MemoryEstimator):
                 found = _CRPState(settle(few, opened, prior, self._soft), prior)
                 kept = self._without_small(few, found)
                 score, size = kept.clusters.calinski_harabasz(), len(kept.clusters)
-                on_line = score / ((size + 1) * (few.total - size))
+                on_line = score / ((size + 1) * max(few.total - size, 1e-9))
                 if share > TRIED:
                     tries.append((score, found, kept))
                     along = max(along, on_line)
