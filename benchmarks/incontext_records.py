@@ -1,15 +1,15 @@
 """Record what the report shows of in-context energies but does not compute each time.
 
     python benchmarks/incontext_records.py outside               # about 8 CPU minutes
-    python benchmarks/incontext_records.py objectives runs/paper runs/paper-nce
+    python benchmarks/incontext_records.py objectives runs/paper runs/paper-1 runs/paper-nce
 
 outside     The shipped model on datasets of other priors: 1 to 8 clusters, other widths, rings and
             moons, with 8 to 256 points in context, against Bayes, EM and the best kernel estimate.
             Settings that the file has already are not repeated.
-objectives  Runs of `isthmus icl train --preset paper` and `--preset paper-nce`, finished or not, on
-            50 new datasets of the paper's prior: about 2 CPU minutes for each run. An evaluation
-            is added to the file for each checkpoint that it has not seen, so that calls in the
-            course of a run record its progress.
+objectives  Runs of `isthmus icl train --preset paper` and `--preset paper-nce`, of any seeds and
+            finished or not, on 50 new datasets of the paper's prior: about 2 CPU minutes for each.
+            An evaluation is added for each checkpoint that the file has not seen, so that calls in
+            the course of a run record its progress. Prints means and ranges over seeds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isthmus.incontext.priors import GaussianMixtures, Moons, Prior, Rings, prio
 from isthmus.incontext.references import BayesPredictive, FittedMixture, Reference
 from isthmus.incontext.runs import Checkpoint
 from isthmus.io.files import write_atomically
-from isthmus.paper.report.parts.incontext import OURS, PAPER
+from isthmus.paper.report.parts.incontext import OURS, PAPER, by_objective
 
 RESULTS = Path(__file__).with_name("results")
 MODEL, TASKS = "mixtures-2d", 50
@@ -107,10 +107,19 @@ def _numbers(values: np.ndarray) -> list[float | None]:
     return [round(value, 5) if np.isfinite(value) else None for value in values.tolist()]
 
 
+def name_of(settings: dict[str, str]) -> str:
+    """Return the name of a run: its objective, and its seed if that is not 0."""
+    objective, seed = settings["objective"], settings["seed"]
+    name = OURS if objective.startswith("RankingNCE") else PAPER
+    name += ", no regulariser" * ("regularization=0.0)" in objective)
+    return name + f", seed {seed}" * (seed != "0")
+
+
 def record_objectives(path: Path, folders: list[Path]) -> None:
     found = read(path) or {"runs": {}}
-    for name, folder in zip((PAPER, OURS), folders, strict=True):
+    for folder in folders:
         checkpoint = Checkpoint.load(folder / "checkpoint.pt")
+        name = name_of(checkpoint.settings)
         run = found["runs"].setdefault(name, {"evaluations": []})
         run["planned"] = int(checkpoint.settings["updates"])
         run["settings"] = checkpoint.settings
@@ -137,6 +146,12 @@ def record_objectives(path: Path, folders: list[Path]) -> None:
         run["evaluations"].sort(key=lambda each: each["update"])
         write_atomically(path, json.dumps(found, indent=1) + "\n")
         print(name, run["evaluations"][-1], flush=True)
+    for name, runs in by_objective(found).items():
+        last = [run["evaluations"][-1] for run in runs]
+        for scores in ("nll", "tempered"):
+            values = np.array([each[scores] for each in last])
+            low, mean, high = (f(values, 0).round(3) for f in (np.min, np.mean, np.max))
+            print(f"{name}, {scores}, {len(runs)} seeds: mean {mean}, from {low} to {high}")
 
 
 def main() -> None:
@@ -144,15 +159,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("record", choices=("outside", "objectives"))
-    parser.add_argument("runs", nargs="*", type=Path, help="folders: paper, paper-nce")
+    parser.add_argument("runs", nargs="*", type=Path, help="folders of runs")
     arguments = parser.parse_args()
     path = RESULTS / f"incontext-{arguments.record}.json"
     if arguments.record == "outside":
         record_outside(path)
-    elif len(arguments.runs) == 2:
+    elif arguments.runs:
         record_objectives(path, arguments.runs)
     else:
-        parser.error("objectives needs two folders: of --preset paper and of --preset paper-nce")
+        parser.error("objectives needs the folders of runs")
 
 
 if __name__ == "__main__":

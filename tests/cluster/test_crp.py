@@ -194,3 +194,45 @@ def test_a_stream_ends_near_the_batch_fit(make_crp, order):
     assert max(found) <= 5
     assert adjusted_rand_score(whole.labels_, model.predict(rows)) > 0.98
     np.testing.assert_allclose(model.counts_.sum(), 4000)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.4])
+def test_novelty_is_that_of_the_predictive_by_quadrature_over_the_means(blobs, discount):
+    beta, rho, alpha = 0.5, 0.02, 1.5
+    model = ClAMCRP(beta=beta, rho=rho, alpha=alpha, discount=discount, random_state=0)
+    line = blobs[::9, :1] + 3 * (blobs[::9, 1:] > 4)  # clusters of a few rows each
+    x = np.linspace(-20, 30, 41)
+    novelty = model.fit(line).novelty(x[:, None])
+    means, step = np.linspace(-80, 80, 16_001, retstep=True)
+    prior = stats.norm.pdf(means, line.mean(), np.sqrt(0.5 / rho))
+    width = np.sqrt(0.5 / beta)
+    near = stats.norm.pdf(x[:, None], means, width)
+    masses = [(alpha + discount * model.n_clusters_) * near @ prior * step]
+    for label in range(model.n_clusters_):
+        own = line[model.labels_ == label, 0]
+        posterior = prior * stats.norm.pdf(own[:, None], means, width).prod(0)
+        masses.append((len(own) - discount) * near @ posterior / posterior.sum())
+    np.testing.assert_allclose(novelty, masses[0] / np.sum(masses, 0), atol=1e-9)
+
+
+def test_the_predictive_is_better_calibrated_than_means_plugged_in():
+    """Log loss of "this datum is new" on draws of the process in 10 dimensions, in NumPy."""
+    rng, beta, rho, dim, data = np.random.default_rng(0), 0.5, 0.1, 10, 30
+    losses = []
+    for _ in range(200):
+        labels = [0]
+        for n in range(1, data + 1):
+            used = max(labels) + 1
+            p = np.append(np.bincount(labels), 1.0) / (n + 1)
+            labels.append(int(rng.choice(used + 1, p=p)))
+        centres = rng.normal(scale=np.sqrt(0.5 / rho), size=(data + 2, dim))
+        rows = centres[labels] + rng.normal(scale=np.sqrt(0.5 / beta), size=(data + 1, dim))
+        *known, last = labels
+        counts = np.bincount(known)
+        sums = np.array([rows[:-1][np.array(known) == k].sum(0) for k in range(len(counts))])
+        energy = ist.CRPMixture(beta * sums / (beta * counts + rho)[:, None], counts, beta, rho)
+        for mixture in (energy, energy.predictive()):
+            new = float(mixture.responsibilities(rows[-1:])[0, -1])
+            losses.append(-np.log(max(new if last == len(counts) else 1 - new, 1e-15)))
+    plugged, exact = np.mean(losses[::2]), np.mean(losses[1::2])
+    assert exact < 0.03 < plugged

@@ -45,7 +45,13 @@ def test_answers_are_those_given_the_known_coordinates(fitted, with_gaps):
         "transform": away,
     }
     if hasattr(fitted, "novelty"):
-        expected["novelty"] = special.softmax(joint, 1)[:, -1]
+        # The mean of a memory is the less certain, the fewer values it has in a coordinate.
+        weights, means, variances = components(fitted, with_gaps)
+        values = np.concatenate([fitted._statistics.masses, np.full((1, 3), np.inf)])
+        spread = variances[:, None] + 0.5 / (fitted.beta_ * values + fitted.rho_)
+        log_normal = stats.norm.logpdf(with_gaps[:, None], means, np.sqrt(spread))
+        predictive = np.log(weights) + np.nansum(log_normal, 2)
+        expected["novelty"] = special.softmax(predictive, 1)[:, -1]
     for name, values in expected.items():
         np.testing.assert_allclose(getattr(fitted, name)(with_gaps), values, atol=1e-7)
 

@@ -68,6 +68,7 @@ def test_all_are_confirmed_and_four_are_notation_only(found: dict[int, Erratum])
         (32, "separation", eq, approx(2.02**2 / 2)),
         (32, "needed", eq, approx(1 + math.log(4 * 1.01**2))),
         (33, "integral_on_a_plane", eq, approx(3 * math.pi / 8, abs=1e-3)),
+        (34, "log_loss_predictive", eq, approx(0.010, abs=0.002)),
         (33, "constant_on_a_plane", eq, approx(2 / math.pi)),
     ],
 )

@@ -330,13 +330,22 @@ class ClAMCRP(MemoryEstimator):
         return replace(prior, rho=0.5 * prior.temper / outer)
 
     def novelty(self, X: Any) -> NDArray[Any]:
-        """Return the probability that each row belongs to no known memory. -> (n_samples,)"""
-        energy = self.energy_
+        """Return the probability that each row belongs to no known memory. -> (n_samples,)
+
+        It is that of the predictive of the Chinese restaurant process, where the mean of a memory
+        of n rows is uncertain: its variance is larger by 1 / (2 (beta n + rho)) than that of its
+        kernel in `energy_`, which takes the mean as known (erratum E34).
+        """
+        predictive = self.energy_.predictive(self._statistics.masses)
         # Squares of rows farther away would overflow.
-        X = np.clip(self._table(X), -LARGEST_SQUARED, LARGEST_SQUARED)
-        shares = self._by_chunk(energy._responsibilities, X, len(energy.means))
-        # A row whose distances overflow is near no memory.
-        return np.where((shares == 0).all(1), 1, shares[:, -1])
+        X = np.clip(self._table(X), -LARGEST_SQUARED, LARGEST_SQUARED).astype(self.memories_.dtype)
+
+        def newness(x: Tensor, *known: Tensor) -> Tensor:
+            shares = predictive._responsibilities(x.double(), *known)
+            # A row whose distances overflow is near no memory.
+            return torch.where((shares == 0).all(1), 1, shares[:, -1]).to(x.dtype)
+
+        return self._by_chunk(newness, X, len(predictive.means))
 
     @property
     def _known_energy(self) -> LearnedEnergy:

@@ -110,7 +110,24 @@ class CRPMixture(ComponentMeans):
         """Return all clusters as Gaussians in float64, the new one last, about the prior's mean."""
         return self._kept("mixture", self._make_mixture)
 
-    def _make_mixture(self) -> Mixture:
+    def predictive(self, masses: Any = None) -> Mixture:
+        r"""Return the predictive mixture for a new datum, in which the means are not known exactly.
+
+        The mean of a memory of :math:`n_k` data has a posterior of variance
+        :math:`1/(2(\beta n_k + \rho))`, which adds to the :math:`1/(2\beta)` of its kernel
+        (erratum E34). The last component is the new cluster.
+
+        Parameters
+        ----------
+        masses : array or Tensor (K, D), optional
+            Data of each memory in each coordinate, if some have gaps. Default: `counts`.
+        """
+        masses = self.counts[:, None].expand(-1, self.dim) if masses is None else masses
+        shape = (self.n_memories, self.dim)
+        masses = as_entries(masses, "masses", self.memories, shape, positive=False)
+        return self._make_mixture(masses)
+
+    def _make_mixture(self, masses: Tensor | None = None) -> Mixture:
         wide = torch.float32 if self.memories.device.type == "mps" else torch.float64
         means, beta, kappa = self.memories.to(wide), self.beta.to(wide), self.kappa.to(wide)
         origin = torch.zeros_like(means[0]) if self.prior_mean is None else self.prior_mean
@@ -118,9 +135,12 @@ class CRPMixture(ComponentMeans):
         if not self.normalized:
             log_mass = log_mass + 0.5 * self.dim * (beta / kappa).log()
         log_weights = torch.cat([(self.counts.to(wide) - self.discount).log(), log_mass[None]])
-        concentrations = torch.cat([beta.expand(self.n_memories), kappa[None]])
+        known = (0.5 / beta).expand(self.n_memories)
+        if masses is not None:  # and the variance of each mean
+            known = 0.5 / beta + 0.5 / (beta * masses + self.rho.to(wide))
+        spreads: Any = {"covariance": torch.cat([known, (0.5 / kappa).expand_as(known[:1])])}
+        spreads["covariance_type"] = "spherical" if masses is None else "diag"
         centres = torch.cat([means, origin.to(wide)[None]])
-        spreads: Any = {"covariance": 0.5 / concentrations, "covariance_type": "spherical"}
         return Mixture(centres, 1.0, log_weights, **spreads)
 
     def _mixing_weights(self) -> Tensor:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import softmax
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
@@ -266,19 +265,15 @@ def predictive_of_known_clusters(generator: torch.Generator) -> Check:
         for n in range(1, 40):
             table = int(np.searchsorted(np.cumsum(counts), rng.random() * (n + 1)))
             counts[table : table + 1] = [counts[table] + 1 if table < len(counts) else 1.0]
-        n_k = np.array([*counts, 0.0])[:, None]
-        centres = rng.normal(scale=math.sqrt(0.5 / rho), size=(20, len(n_k), dim))
-        noise = rng.normal(scale=math.sqrt(0.5 / beta), size=(2, *centres.shape))
-        posterior = beta * (n_k * centres + np.sqrt(n_k) * noise[0]) / (beta * n_k + rho)
-        weights = np.array([*counts, 1.0])
-        tables = rng.choice(len(weights), 20, p=weights / weights.sum())
-        data = (centres + noise[1])[np.arange(20), tables]
-        squared = np.square(data[:, None] - posterior).sum(-1)
-        exact = (0.5 / beta + 0.5 / (beta * n_k + rho))[:, 0]
-        plugged = np.where(n_k[:, 0] > 0, 0.5 / beta, exact)
-        for variance in (plugged, exact):
-            logits = np.log(weights) - 0.5 * squared / variance - 0.5 * dim * np.log(variance)
-            new = np.clip(softmax(logits, 1)[:, -1], 1e-15, 1 - 1e-15)
+        n_k = np.array(counts)[:, None]
+        centres = rng.normal(scale=math.sqrt(0.5 / rho), size=(len(n_k) + 1, dim))
+        noise = rng.normal(scale=math.sqrt(0.5 / beta), size=(len(n_k), dim))
+        means = beta * (n_k * centres[:-1] + np.sqrt(n_k) * noise) / (beta * n_k + rho)
+        tables = rng.choice(len(centres), 20, p=np.array([*counts, 1.0]) / 41)
+        data = centres[tables] + rng.normal(scale=math.sqrt(0.5 / beta), size=(20, dim))
+        energy = ist.CRPMixture(means, counts, beta=beta, rho=rho)
+        for mixture in (energy, energy.predictive()):
+            new = mixture.responsibilities(data)[:, -1].clip(1e-15, 1 - 1e-15)
             losses.append(-np.log(np.where(tables == len(counts), new, 1 - new)).mean())
     first, second = float(np.mean(losses[::2])), float(np.mean(losses[1::2]))
     return {"log_loss_plugged_in": first, "log_loss_predictive": second}, second < first
