@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy.special import logsumexp, softmax
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
@@ -34,11 +35,6 @@ def take_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(fused, "_has_flash_kernel", lambda _: path == "fused")
 
     return take
-
-
-def draw(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=DOUBLE).to(dtype)
 
 
 def brute_logits(queries, memories, beta, bias, metric) -> np.ndarray:

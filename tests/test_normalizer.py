@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy import integrate
 from torch import Tensor
 
@@ -17,11 +18,6 @@ from isthmus.normalizer import (
 )
 
 DOUBLE = torch.float64
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=DOUBLE)
 
 
 KNOWN = {

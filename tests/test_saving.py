@@ -3,16 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from safetensors.numpy import load_file
 from torch import Tensor
 
 import isthmus as ist
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.io.archive import read_archive, write_archive
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def same(found: ist.Energy, energy: ist.Energy, x: Tensor) -> None:

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
@@ -16,11 +17,6 @@ from isthmus.compose import WeightedSum
 from isthmus.errors import UnknownNormalizerError, UnsupportedOperationError
 
 DOUBLE = torch.float64
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=DOUBLE)
 
 
 class Bowl(ist.Energy):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 
 import isthmus as ist
 from isthmus.checks import check_energy
@@ -25,11 +26,6 @@ from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.nn import EnergyTransformer
 
 
-def normal(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
 def three_layers():
     layers = {
         "pixels": Neurons((1, 4, 4)),
@@ -39,7 +35,7 @@ def three_layers():
     synapses = [Convolution("pixels", "maps", stride=2), Dense("maps", "kind"), Bias("kind")]
     memory = DeepMemory(layers, synapses, seed=1).double()
     with torch.no_grad():
-        memory.synapses[2].weight.copy_(normal(2, 3, seed=5))
+        memory.synapses[2].weight.copy_(draw(2, 3, seed=5))
     return memory
 
 
@@ -53,7 +49,7 @@ def network(dim, placed=False, **settings):
     energy = ist.NeuralEnergy(dim, **settings).double()
     torch.nn.init.normal_(energy.readout.weight)  # zero at first
     if placed:
-        energy.place_at(1 + normal(50, dim) @ normal(dim, dim, seed=1))
+        energy.place_at(1 + draw(50, dim) @ draw(dim, dim, seed=1))
     return energy
 
 
@@ -76,17 +72,17 @@ MEMORIES = {
 @pytest.mark.parametrize("shape", [5, (2, 5)])
 def test_activations_are_gradients_of_the_lagrangian_and_energies_legendre_transforms(name, shape):
     neurons = Neurons(shape, name, beta=1.7)
-    x = normal(3, *neurons.shape).requires_grad_()
+    x = draw(3, *neurons.shape).requires_grad_()
     (gradient,) = torch.autograd.grad(neurons.value(x).sum(), x)
     torch.testing.assert_close(neurons.activation(x), gradient)
-    other = normal(3, *neurons.shape, seed=1)  # L is convex: the transform is a supremum over x
+    other = draw(3, *neurons.shape, seed=1)  # L is convex: the transform is a supremum over x
     axes = tuple(range(1, x.ndim))
     bound = (other * gradient).sum(axes) - neurons.value(other)
     assert (neurons.energy(x, gradient) >= bound - 1e-12).all()
 
 
 def test_the_energy_is_the_sum_written_out():
-    memory, x = three_layers(), normal(7, memory_dim := 16 + 8 + 6)
+    memory, x = three_layers(), draw(7, memory_dim := 16 + 8 + 6)
     assert memory.dim == memory_dim
     kernel, matrix, bias = (each.weight.detach().numpy() for each in memory.synapses)
     for point, found in zip(x.numpy(), memory.energy(x.numpy()), strict=True):
@@ -110,7 +106,7 @@ def test_the_energy_is_the_sum_written_out():
 @pytest.mark.parametrize("memory", [three_layers(), of_tokens()])
 def test_updates_are_the_gradient_in_the_activations_and_the_score_its_image(memory):
     """dE/dx = (dg/dx) dE/dg, since the states of a Legendre transform drop out."""
-    x = normal(4, memory.dim)
+    x = draw(4, memory.dim)
     update = memory.update(x)
 
     def activations(point):
@@ -122,17 +118,17 @@ def test_updates_are_the_gradient_in_the_activations_and_the_score_its_image(mem
 
 
 def test_two_layers_are_a_modern_hopfield_network():
-    patterns, beta = normal(9, 5), 1.7
+    patterns, beta = draw(9, 5), 1.7
     layers = {"visible": Neurons(5), "hidden": Neurons(9, "softmax", beta)}
     memory = DeepMemory(layers, [Dense("visible", "hidden")]).double()
     with torch.no_grad():
         memory.synapses[0].weight.copy_(patterns.mT)
-    modern, v = ist.ModernHopfield(patterns, beta), normal(20, 5, seed=3)
+    modern, v = ist.ModernHopfield(patterns, beta), draw(20, 5, seed=3)
     visible = memory.over("visible")
     torch.testing.assert_close(visible.energy(v), modern.energy(v))
     torch.testing.assert_close(visible.step(v), modern.step(v))
     torch.testing.assert_close(visible.score(v), modern.score(v))
-    whole = torch.cat([v, normal(20, 9)], dim=1)
+    whole = torch.cat([v, draw(20, 9)], dim=1)
     torch.testing.assert_close(memory.step(whole)[:, :5], modern.step(v))
     held = torch.tensor([True, False, True, False, False])
     found = ist.retrieve(visible, v, observed=held).state
@@ -143,8 +139,8 @@ def test_two_layers_are_a_modern_hopfield_network():
 
 @pytest.mark.parametrize("memory", [three_layers(), of_tokens(), BLOCK, MEMORIES["visible"]])
 def test_steps_never_raise_the_energy_and_hold_what_is_observed(memory):
-    x = 2 * normal(50, memory.dim)
-    held = normal(50, memory.dim, seed=4) > 0.5
+    x = 2 * draw(50, memory.dim)
+    held = draw(50, memory.dim, seed=4) > 0.5
     for kept in (None, held):
         state, height = x, memory.energy(x)
         for _ in range(10):
@@ -158,7 +154,7 @@ def test_steps_never_raise_the_energy_and_hold_what_is_observed(memory):
 def test_hidden_layers_that_are_joined_come_to_rest():
     memory = three_layers()
     visible = memory.over("pixels", sweeps=40)
-    whole = visible.whole(normal(6, 16))
+    whole = visible.whole(draw(6, 16))
     torch.testing.assert_close(memory.step(whole)[:, 16:], whole[:, 16:], atol=1e-6, rtol=0)
 
 
@@ -181,7 +177,7 @@ def test_a_clamped_layer_completes():
 
 
 def test_attention_energy_and_transformer_step_are_those_of_the_paper():
-    x = normal(2, 24)
+    x = draw(2, 24)
     block = BLOCK
     key, query, patterns = (each.detach() for each in (block.key, block.query, block.patterns))
     beta = 1 / math.sqrt(3)
@@ -218,7 +214,7 @@ def test_the_layer_trains():
 @pytest.mark.parametrize("name", MEMORIES)
 def test_networks_keep_the_contract_of_energies(name):
     memory = MEMORIES[name]
-    check_energy(memory, 0.7 * normal(5, memory.dim))
+    check_energy(memory, 0.7 * draw(5, memory.dim))
     with pytest.raises(UnknownNormalizerError):
         memory.log_normalizer()
 
@@ -227,7 +223,7 @@ def test_networks_keep_the_contract_of_energies(name):
 def test_networks_are_saved(name, tmp_path):
     memory, path = MEMORIES[name], tmp_path / "energy.safetensors"
     ist.save(memory, path)
-    x = normal(5, memory.dim)
+    x = draw(5, memory.dim)
     again = ist.load(path)
     assert torch.equal(again.energy(x), memory.energy(x))
     assert repr(again) == repr(memory)
@@ -262,9 +258,9 @@ def test_bad_input_is_refused():
 def test_a_synapse_serves_two_memories():
     layers, synapse = {"a": Neurons(3), "b": Neurons(4, "softmax")}, Dense("a", "b")
     first = DeepMemory(layers, [synapse])
-    before = first.energy(normal(2, 7).float())
+    before = first.energy(draw(2, 7).float())
     DeepMemory({"a": Neurons(5), "b": Neurons(2)}, [synapse], seed=1)
-    assert torch.equal(first.energy(normal(2, 7).float()), before)
+    assert torch.equal(first.energy(draw(2, 7).float()), before)
 
 
 def test_hamux_agrees():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy import integrate, optimize
 from torch import Tensor
 
@@ -13,11 +14,6 @@ from isthmus.errors import InvalidInputError, UnsupportedOperationError
 
 DOUBLE = torch.float64
 NAN = torch.nan
-
-
-def draw(count: int, dim: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, dim, generator=generator, dtype=DOUBLE)
 
 
 def never_rises(heights: Tensor) -> bool:

@@ -5,6 +5,7 @@ import timeit
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy import stats
 from scipy.special import logsumexp
 from torch import Tensor
@@ -15,11 +16,6 @@ DOUBLE = torch.float64
 BETA, RHO, ALPHA = 1.3, 0.4, 0.7
 KAPPA = BETA * RHO / (BETA + RHO)
 COUNTS = np.array([3.0, 1.0, 5.5])
-
-
-def draw(count: int, dim: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, dim, generator=generator, dtype=DOUBLE)
 
 
 def make(means: Tensor, discount: float = 0.0, normalized: bool = True) -> ist.CRPMixture:

@@ -4,18 +4,13 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy.special import logsumexp, softmax
 from sklearn.neighbors import KernelDensity
-from torch import Tensor
 
 import isthmus as ist
 
 DOUBLE = torch.float64
-
-
-def draw(count: int, dim: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, dim, generator=generator, dtype=DOUBLE)
 
 
 LOG_WEIGHTS = [None, np.log([0.1, 0.2, 0.3, 0.4]), np.array([5.0, -np.inf, 3.0, 6.0])]

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy import integrate, stats
-from torch import Tensor
 
 import isthmus as ist
 from isthmus.errors import OutsideSupportError
@@ -31,11 +31,6 @@ PROFILES = {
 @pytest.fixture(params=KERNELS)
 def kernel(request):
     return KERNELS[request.param]
-
-
-def draw(count: int, dim: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, dim, generator=generator, dtype=DOUBLE)
 
 
 def area(dim: int) -> float:

@@ -3,19 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from sklearn.datasets import load_digits
-from torch import Tensor
 
 import isthmus as ist
 from isthmus.checks import check_energy
 from isthmus.errors import InvalidInputError, ShapeError
 
 DOUBLE = torch.float64
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=DOUBLE)
 
 
 KINDS = {

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
@@ -31,10 +32,6 @@ KINDS = [
     "spherical",
     "own",
 ]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
 
 
 def covariance(dim: int, seed: int = 5) -> Tensor:

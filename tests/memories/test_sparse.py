@@ -4,6 +4,7 @@ import entmax
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -18,11 +19,6 @@ DOUBLE = torch.float64
 ENTMAX = [1.0001, 1.05, 1.5, 1.8, 2.0]
 NORMMAX = [1.2, 2.0, 5.0]
 RULES = [("entmax", a) for a in ENTMAX] + [("normmax", a) for a in NORMMAX]
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=DOUBLE)
 
 
 def oracle(logits: torch.Tensor, family: str, alpha: float) -> torch.Tensor:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy import integrate, stats
 from torch import Tensor
 
@@ -16,20 +17,16 @@ from isthmus.errors import InvalidInputError, ShapeError
 DOUBLE = torch.float64
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
-
-
 def factors(count: int, dim: int, seed: int = 7) -> Tensor:
-    lower = normal(count, dim, dim, seed=seed).tril(-1)
-    return 0.6 * lower + torch.diag_embed(0.3 + normal(count, dim, seed=seed + 1).abs())
+    lower = draw(count, dim, dim, seed=seed).tril(-1)
+    return 0.6 * lower + torch.diag_embed(0.3 + draw(count, dim, seed=seed + 1).abs())
 
 
 @pytest.fixture
 def mixture() -> ist.StudentMixture:
     """Five components in three dimensions, one of them Gaussian."""
     dof = torch.tensor([0.7, 2.0, 5.0, math.inf, 40.0], dtype=DOUBLE)
-    return ist.StudentMixture(2 * normal(5, 3), factors(5, 3), dof, normal(5, seed=3))
+    return ist.StudentMixture(2 * draw(5, 3), factors(5, 3), dof, draw(5, seed=3))
 
 
 def scipy_log_prob(mixture: ist.StudentMixture, x: Tensor) -> np.ndarray:
@@ -51,7 +48,7 @@ def scipy_log_prob(mixture: ist.StudentMixture, x: Tensor) -> np.ndarray:
 
 
 def test_the_density_is_that_of_scipy(mixture):
-    x = 4 * normal(40, 3, seed=1)
+    x = 4 * draw(40, 3, seed=1)
     np.testing.assert_allclose(mixture.log_prob(x), scipy_log_prob(mixture, x), rtol=1e-10)
     lowered = mixture.energy(x) + mixture.log_normalizer()
     np.testing.assert_allclose(-lowered, scipy_log_prob(mixture, x), rtol=1e-10)
@@ -60,9 +57,9 @@ def test_the_density_is_that_of_scipy(mixture):
 @pytest.mark.parametrize("scales", [0.7, [0.4, 1.0, 2.0, 0.5], "axes"])
 @pytest.mark.parametrize("dof", [3.0, math.inf])
 def test_round_and_diagonal_scales(scales, dof):
-    scales = normal(4, 3, seed=5).abs() + 0.2 if scales == "axes" else scales
-    mixture = ist.StudentMixture(normal(4, 3), scales, dof)
-    x = 3 * normal(30, 3, seed=1)
+    scales = draw(4, 3, seed=5).abs() + 0.2 if scales == "axes" else scales
+    mixture = ist.StudentMixture(draw(4, 3), scales, dof)
+    x = 3 * draw(30, 3, seed=1)
     np.testing.assert_allclose(mixture.log_prob(x), scipy_log_prob(mixture, x), rtol=1e-10)
     each = torch.as_tensor(mixture.scale_trils)
     each = each if each.ndim == 2 else each.reshape(-1, 1)
@@ -71,7 +68,7 @@ def test_round_and_diagonal_scales(scales, dof):
         torch.testing.assert_close(getattr(mixture, method)(x), getattr(full, method)(x))
     held = torch.tensor([True, False, False])
     torch.testing.assert_close(mixture.step(x, held), full.step(x, held))
-    row, y = torch.tensor([0.3, math.nan, math.nan], dtype=DOUBLE), normal(9, 2, seed=2)
+    row, y = torch.tensor([0.3, math.nan, math.nan], dtype=DOUBLE), draw(9, 2, seed=2)
     for part in (lambda m: m.conditional(row), lambda m: m.marginal([2, 0])):
         torch.testing.assert_close(part(mixture).log_prob(y), part(full).log_prob(y))
 
@@ -90,7 +87,7 @@ def test_the_normalizer_keeps_its_digits(dof):
 
 
 def test_a_step_is_the_minimum_of_the_bound(mixture):
-    x = normal(3, seed=1)
+    x = draw(3, seed=1)
     shares = mixture.responsibilities(x)
     away = x - mixture.means
     precision = torch.linalg.inv(mixture.scale_trils @ mixture.scale_trils.transpose(1, 2))
@@ -104,7 +101,7 @@ def test_a_step_is_the_minimum_of_the_bound(mixture):
 
 
 def test_marginals_are_those_of_scipy(mixture):
-    x = 3 * normal(20, 2, seed=1)
+    x = 3 * draw(20, 2, seed=1)
     rows = mixture.scale_trils[:, [2, 0]]
     factor = torch.linalg.cholesky(rows @ rows.transpose(1, 2))
     part = ist.StudentMixture(mixture.means[:, [2, 0]], factor, mixture.dof, mixture.log_weights)
@@ -121,7 +118,7 @@ def test_conditionals_are_joint_over_marginal(mixture, known):
     row = torch.full((3,), math.nan, dtype=DOUBLE)
     row[known] = torch.tensor([0.8, -1.1], dtype=DOUBLE)[: len(known)]
     found = mixture.conditional(row)
-    y = 2 * normal(15, len(free), seed=1)
+    y = 2 * draw(15, len(free), seed=1)
     joint = row.expand(15, 3).clone()
     joint[:, free] = y
     expected = scipy_log_prob(mixture, joint) - float(mixture.marginal(known).log_prob(row[known]))
@@ -144,7 +141,7 @@ def test_draws_have_the_density(mixture):
 
 @pytest.mark.parametrize("unit", [1e-300, 1e-160, 1e160, 1e300])
 def test_units_only_shift_the_log_density(mixture, unit):
-    x = 2 * normal(10, 3, seed=1)
+    x = 2 * draw(10, 3, seed=1)
     scaled = ist.StudentMixture(
         unit * mixture.means, unit * mixture.scale_trils, mixture.dof, mixture.log_weights
     )
@@ -160,7 +157,7 @@ def test_units_only_shift_the_log_density(mixture, unit):
 
 
 def test_blocks_do_not_change_results(mixture, monkeypatch):
-    x = normal(50, 3, seed=1)
+    x = draw(50, 3, seed=1)
     expected = [getattr(mixture, name)(x) for name in ("energy", "score", "step")]
     held = x > 0
     held_step = mixture.step(x, held)

@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy.special import softmax
 from torch import Tensor
 
 import isthmus as ist
 from isthmus.nn import ClAMLoss
-
-
-def points(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def loss_with(memories: Tensor, **settings: float) -> ClAMLoss:
@@ -23,7 +19,7 @@ def loss_with(memories: Tensor, **settings: float) -> ClAMLoss:
 
 
 def test_the_loss_equals_the_dynamics_written_out() -> None:
-    memories, z = points(4, 3), points(7, 3, seed=1)
+    memories, z = draw(4, 3), draw(7, 3, seed=1)
     clam = loss_with(memories, beta=1.3, steps=5, rate=0.4)
     total = 0.0
     for start in z.numpy():
@@ -36,13 +32,13 @@ def test_the_loss_equals_the_dynamics_written_out() -> None:
 
 
 def test_the_gradient_reaches_the_encoder() -> None:
-    clam = loss_with(points(4, 3), beta=0.8, steps=3)
-    assert torch.autograd.gradcheck(clam, (points(5, 3, seed=1).requires_grad_(),))
+    clam = loss_with(draw(4, 3), beta=0.8, steps=3)
+    assert torch.autograd.gradcheck(clam, (draw(5, 3, seed=1).requires_grad_(),))
 
 
 def test_start_and_beta_of_separate_groups() -> None:
     centres = 10 * torch.eye(4, dtype=torch.float64)
-    z = torch.cat([centre + 0.5 * points(100, 4, seed=k) for k, centre in enumerate(centres)])
+    z = torch.cat([centre + 0.5 * draw(100, 4, seed=k) for k, centre in enumerate(centres)])
     clam = ClAMLoss(4, 4).double().start_at(z)
     assert isinstance(clam.energy, ist.Mixture)
     labels = clam.predict(z).reshape(4, 100)

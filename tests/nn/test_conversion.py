@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers import draw
 from torch import Tensor, nn
 
 from isthmus.nn import Hopfield, HopfieldLayer, HopfieldPooling, convert_state_dict
@@ -90,11 +91,6 @@ def filled(module: nn.Module) -> nn.Module:
     return module.double()
 
 
-def points(*shape: int, seed: int = 1) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("updates", [0, 3])
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
@@ -105,7 +101,9 @@ def test_outputs_are_equal(updates: int, norm: bool, bias: bool, stored_size: in
         6, 3, 5, num_heads=2, stored_size=stored_size, norm=norm, steps=updates + 1
     ).double()
     ours.load_state_dict(convert_state_dict(theirs.state_dict()))
-    stored, state, value = points(2, 7, stored_size), points(2, 4, 6), points(2, 7, stored_size)
+    stored, state, value = (
+        draw(*shape, seed=1) for shape in ((2, 7, stored_size), (2, 4, 6), (2, 7, stored_size))
+    )
     torch.testing.assert_close(ours((stored, state, value)), theirs(stored, state, value))
 
 
@@ -113,7 +111,7 @@ def test_no_output_projection_becomes_the_identity() -> None:
     theirs = filled(Theirs(6, 2, 4))
     ours = Hopfield(6, 4, 8, num_heads=2).double()
     ours.load_state_dict(convert_state_dict(theirs.state_dict()))
-    x = points(2, 7, 6)
+    x = draw(2, 7, 6, seed=1)
     torch.testing.assert_close(ours(x), theirs(x, x, x))
 
 
@@ -131,7 +129,7 @@ def test_layers_with_learned_patterns_in_a_network() -> None:
         }
     ).double()
     ours.load_state_dict(convert_state_dict(theirs.state_dict()))
-    x = points(2, 7, 6)
+    x = draw(2, 7, 6, seed=1)
     states = theirs["pool"].pooling_weights.expand(2, -1, -1)
     expected = theirs["pool"].hopfield(x, states, x).flatten(1)
     torch.testing.assert_close(ours["pool"](x), expected)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy.special import softmax
 from torch import Tensor, nn
 
@@ -12,11 +13,6 @@ import isthmus as ist
 from isthmus.nn import Hopfield, HopfieldLayer, HopfieldPooling
 
 SEPARATIONS = ["softmax", "entmax", "sparsemax", 1.3]
-
-
-def bags(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def padding_of(lengths: list[int], longest: int) -> Tensor:
@@ -41,7 +37,7 @@ def test_one_step_is_multi_head_attention() -> None:
         theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
         theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
         theirs.out_proj.load_state_dict(layer.out_proj.state_dict())
-    stored, states, values = bags(4, 9, 12), bags(4, 5, 12, seed=1), bags(4, 9, 12, seed=2)
+    stored, states, values = draw(4, 9, 12), draw(4, 5, 12, seed=1), draw(4, 9, 12, seed=2)
     padding = padding_of([9, 4, 1, 7], 9)
     causal = torch.ones(5, 9, dtype=torch.bool).triu(4)
     expected, weights = theirs(
@@ -101,7 +97,7 @@ def test_steps_equal_loops_over_patterns_and_heads(name: str, weigh: Any, steps:
     layer = make(
         Hopfield, 6, 4, 3, num_heads=2, stored_size=5, steps=steps, separation=name, beta=[0.4, 1.5]
     )
-    stored, states = bags(3, 7, 5), bags(3, 2, 6, seed=1)
+    stored, states = draw(3, 7, 5), draw(3, 2, 6, seed=1)
     found = layer((stored, states, stored)).detach().numpy()
     for bag in range(3):
         for row in range(2):
@@ -116,7 +112,7 @@ def test_steps_equal_loops_over_patterns_and_heads(name: str, weigh: Any, steps:
 def test_padding_equals_shorter_bags_whatever_it_holds(separation: Any, need_weights: bool) -> None:
     layer = make(HopfieldPooling, 6, num_heads=2, quantity=3, steps=3, separation=separation)
     lengths = [8, 3, 1]
-    padded = bags(3, 8, 6)
+    padded = draw(3, 8, 6)
     padding = padding_of(lengths, 8)
     padded[padding] = torch.nan
     padded.requires_grad_()
@@ -138,8 +134,8 @@ def test_padding_equals_shorter_bags_whatever_it_holds(separation: Any, need_wei
 @pytest.mark.parametrize("separation", SEPARATIONS)
 def test_gradients_match_finite_differences(separation: Any) -> None:
     layer = make(Hopfield, 4, num_heads=2, steps=2, separation=separation, learn_beta=True)
-    assert torch.autograd.gradcheck(layer, (bags(2, 3, 4).requires_grad_(),))
-    x = bags(2, 3, 4)
+    assert torch.autograd.gradcheck(layer, (draw(2, 3, 4).requires_grad_(),))
+    x = draw(2, 3, 4)
 
     def of_log_beta(log_beta: Tensor) -> Any:
         return torch.func.functional_call(layer, {"log_beta": log_beta}, (x,))
@@ -150,7 +146,7 @@ def test_gradients_match_finite_differences(separation: Any) -> None:
 def test_batch_axis_and_leading_shapes() -> None:
     layer = make(Hopfield, 6, num_heads=2, steps=2)
     second = make(Hopfield, 6, num_heads=2, steps=2, batch_first=False)
-    x = bags(2, 3, 5, 6)
+    x = draw(2, 3, 5, 6)
     expected = layer(x.flatten(0, 1))
     torch.testing.assert_close(layer(x).flatten(0, 1), expected)
     torch.testing.assert_close(layer(x[0, 0]), expected[0])
@@ -161,7 +157,7 @@ def test_batch_axis_and_leading_shapes() -> None:
 
 
 def test_pooling_and_lookup_are_associations_with_learned_patterns() -> None:
-    x = bags(3, 5, 6)
+    x = draw(3, 5, 6)
     pool = make(HopfieldPooling, 6, output_size=4, num_heads=2, quantity=3, steps=2)
     states = pool.pooling_weights.expand(3, -1, -1)
     expected = pool.hopfield((x, states, x))
@@ -182,8 +178,8 @@ def test_pooling_and_lookup_are_associations_with_learned_patterns() -> None:
 @pytest.mark.parametrize("separation", ["softmax", "entmax", "sparsemax"])
 def test_the_states_move_on_the_energy(head: int, separation: str) -> None:
     layer = make(Hopfield, 6, num_heads=2, steps=4, beta=[0.7, 2.0], separation=separation)
-    bag = bags(9, 6)
-    states = bags(3, 6, seed=1)
+    bag = draw(9, 6)
+    states = draw(3, 6, seed=1)
     inputs = (bag, states, bag)
     energy = layer.energy_of(inputs, head)
     assert isinstance(energy, ist.ModernHopfield if separation == "softmax" else ist.SparseHopfield)
@@ -202,7 +198,7 @@ def test_the_states_move_on_the_energy(head: int, separation: str) -> None:
 @pytest.mark.parametrize("separation", ["softmax", pytest.param("entmax", marks=pytest.mark.slow)])
 def test_compile_without_breaks(separation: Any) -> None:
     layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
-    x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
+    x, padding = draw(3, 5, 6), padding_of([5, 2, 4], 5)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, padding), layer(x, padding))
 
@@ -210,8 +206,8 @@ def test_compile_without_breaks(separation: Any) -> None:
 @pytest.mark.parametrize("separation", ["softmax", pytest.param("entmax", marks=pytest.mark.slow)])
 def test_export_with_any_number_of_bags_and_patterns(separation: Any) -> None:
     layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
-    x, padding = bags(3, 5, 6), padding_of([5, 2, 4], 5)
+    x, padding = draw(3, 5, 6), padding_of([5, 2, 4], 5)
     axes = {0: torch.export.Dim("bags"), 1: torch.export.Dim("patterns")}
     program = torch.export.export(layer, (x, padding), dynamic_shapes=(axes, axes))
-    longer, mask = bags(4, 8, 6, seed=2), padding_of([8, 1, 3, 2], 8)
+    longer, mask = draw(4, 8, 6, seed=2), padding_of([8, 1, 3, 2], 8)
     torch.testing.assert_close(program.module()(longer, mask), layer(longer, mask))
