@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -32,7 +33,7 @@ def ridge_force(x: Tensor) -> Tensor:
 
 @pytest.fixture
 def plane_points() -> Tensor:
-    return torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    return draw(6, 2)
 
 
 def test_the_score_of_a_custom_energy_is_minus_its_gradient(plane_points):
@@ -244,12 +245,8 @@ def change_dtype(energy, new):
 @pytest.mark.parametrize(
     "change",
     [
-        change_in_place,
-        change_in_inference_mode,
-        change_by_state_dict,
-        change_by_assignment,
-        change_storage,
-        change_dtype,
+        *(change_in_place, change_in_inference_mode, change_by_state_dict),
+        *(change_by_assignment, change_storage, change_dtype),
     ],
 )
 def test_what_is_kept_of_the_memories_changes_with_them(change, make_energy, memories, points):
@@ -312,8 +309,7 @@ def test_samples_feel_no_force_on_average(make_gaussian, memories):
 
 
 def test_some_coordinates_have_the_marginal_density_and_responsibilities(make_gaussian):
-    generator = torch.Generator().manual_seed(0)
-    energy = make_gaussian(torch.randn(6, 2, generator=generator, dtype=DOUBLE))
+    energy = make_gaussian(draw(6, 2))
     axis = torch.linspace(-12, 12, 4001, dtype=DOUBLE)
     line = torch.stack([torch.full_like(axis, 0.4), axis], 1)
     density = energy.log_prob(line).exp()

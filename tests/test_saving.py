@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import draw
+from helpers import Bowl, draw
 from safetensors.numpy import load_file
 from torch import Tensor
 
@@ -36,6 +36,7 @@ OTHERS = {
     "shaped": ist.GaussianKDE(draw(5, 2), covariance=torch.eye(2) + 0.2, factors=[1, 2, 1, 1, 3]),
     "widths": ist.GaussianKDE(draw(5, 2), sigma=[0.3, 0.9], log_weights=draw(5)),
     "own covariances": ist.Mixture(draw(5, 2), covariance=torch.rand(5, 2) + 0.5),
+    "categories": ist.TableMixture(draw(5, 1), [torch.rand(5, 3).softmax(1)], dof=3.0),
     "affine": ist.Affine(KDE, scale=[2.0, 3.0], shift=[1.0, 5.0]),
     "sheared": ist.Affine(KDE, matrix=[[1.0, 0.5], [0.0, 2.0]]),
     "sum": KDE - 0.5 * ist.StudentKDE(draw(4, 2, seed=1)),
@@ -66,10 +67,6 @@ def test_learned_tensors_can_be_saved(tmp_path):
 
 
 def test_energies_of_your_own_are_refused(tmp_path):
-    class Bowl(ist.Energy):
-        def energy(self, x) -> Tensor:
-            return x.square().sum(-1)
-
     with pytest.raises(UnsupportedOperationError, match="state_dict"):
         ist.save(Bowl(), tmp_path / "energy")
     with pytest.raises(UnsupportedOperationError, match="state_dict"):

@@ -5,11 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from helpers import draw
+from helpers import Bowl, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
-from torch import Tensor
 
 import isthmus as ist
 from isthmus.checks import check_energy
@@ -17,11 +16,6 @@ from isthmus.compose import WeightedSum
 from isthmus.errors import UnknownNormalizerError, UnsupportedOperationError
 
 DOUBLE = torch.float64
-
-
-class Bowl(ist.Energy):
-    def energy(self, x) -> Tensor:
-        return self.as_input(x).square().sum(-1)
 
 
 def test_sums_differences_multiples_and_quotients(memories, points):
@@ -161,12 +155,9 @@ def test_holding_coordinates_of_an_affine_energy_descends(seed, hold, sheared):
 
 
 def test_affine_energies_without_a_step_or_a_density(memories):
-    class Cup(Bowl):
-        dim = 3
-
-    mapped = ist.Affine(Cup(), scale=2.0, shift=1.0)
+    mapped = ist.Affine(Bowl(3), scale=2.0, shift=1.0)
     assert not mapped.has_step
-    torch.testing.assert_close(mapped.energy(memories), ((memories - 1) / 2).square().sum(-1))
+    torch.testing.assert_close(mapped.energy(memories), ((memories - 1) / 2).square().sum(-1) / 2)
     with pytest.raises(UnsupportedOperationError, match=r"isthmus\.sample"):
         mapped.sample(3)
     with pytest.raises(UnknownNormalizerError):

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from helpers import Bowl, draw
+from torch import Tensor
 
 import isthmus as ist
 from isthmus.checks import CHECKS, check_energy
-from isthmus.energy import Energy
 from isthmus.errors import CheckFailedError, InvalidInputError
 from isthmus.memories import Memory
 from isthmus.memories.base import keep_observed
@@ -40,9 +40,7 @@ def test_every_energy_passes(make_energy, memories, dtype):
 def test_every_energy_passes_in_other_shapes(make_energy, count, dim):
     if dim < 2 and isinstance(make_energy(torch.eye(2)), ist.VonMisesFisherMixture):
         pytest.skip("directions have at least two coordinates")
-    generator = torch.Generator().manual_seed(1)
-    memories = torch.randn(count, dim, generator=generator, dtype=DOUBLE)
-    check_energy(make_energy(memories), seed=2)
+    check_energy(make_energy(draw(count, dim, seed=1)), seed=2)
 
 
 def test_every_energy_passes_with_duplicates_and_constant_columns(make_energy, memories):
@@ -60,28 +58,11 @@ def test_points_can_be_given(memories, points):
         check_energy(ist.GaussianKDE(memories, 1.0), points[:0])
 
 
-class Bowl(Energy):
-    """A custom energy without memories that keeps all its promises."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.centre = nn.Parameter(torch.ones(2))
-
-    def energy(self, x) -> Tensor:
-        return 0.5 * (self.as_input(x) - self.centre).square().sum(-1)
-
-
-class BowlOfTwo(Bowl):
-    @property
-    def dim(self) -> int:
-        return 2
-
-
 def test_a_custom_energy_can_be_checked():
-    report = check_energy(Bowl(), torch.randn(5, 2, generator=torch.Generator().manual_seed(0)))
+    report = check_energy(Bowl(), draw(5, 2))
     assert "score against finite differences" in report.passed
     assert "far queries" in report.not_applicable
-    assert check_energy(BowlOfTwo()).passed == report.passed
+    assert check_energy(Bowl(2)).passed == report.passed
     with pytest.raises(InvalidInputError, match="pass points"):
         check_energy(Bowl())
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import draw
 from scipy.stats import kstest, multivariate_normal, norm
 
 import isthmus as ist
@@ -14,7 +15,7 @@ MEMORIES = torch.tensor([[-3.0], [0.5], [3.0]], dtype=torch.float64)
 
 
 def covariance_of(seed: int) -> torch.Tensor:
-    root = torch.randn(2, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    root = draw(2, 2, seed=seed)
     return root @ root.T + 0.2 * torch.eye(2, dtype=torch.float64)
 
 
@@ -33,15 +34,8 @@ def test_the_error_of_the_flow_is_of_second_order() -> None:
 @pytest.mark.parametrize("method", ["flow", "langevin"])
 def test_draws_of_a_density_estimate_are_distributed_as_exact_ones(method: Any) -> None:
     schedule = ist.noise_schedule(12.0, 0.5, 40)
-    found = ist.anneal(
-        lambda sigma: ist.GaussianKDE(MEMORIES, sigma),
-        schedule,
-        2000,
-        method=method,
-        steps=20,
-        step_size=0.05,
-        seed=1,
-    )
+    options = {"method": method, "steps": 20, "step_size": 0.05, "seed": 1}
+    found = ist.anneal(lambda sigma: ist.GaussianKDE(MEMORIES, sigma), schedule, 2000, **options)
 
     def distribution(x: Any) -> Any:
         return norm.cdf(np.asarray(x)[..., None], MEMORIES[:, 0].numpy(), 0.5).mean(-1)

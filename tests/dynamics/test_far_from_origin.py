@@ -42,8 +42,9 @@ def test_modes_and_clusters_are_those_of_centred_data(n: int, shift: float, dtyp
     assert_array_equal(model.predict(far), model.labels_)
 
 
-def test_basins_and_certificates_are_those_of_centred_data() -> None:
-    far, near = shifted_blobs(200, 1.7e9, np.float64)
+@pytest.mark.parametrize(("shift", "dtype"), CASES)
+def test_basins_and_certificates_are_those_of_centred_data(shift: float, dtype: type) -> None:
+    far, near = shifted_blobs(200, shift, dtype)
     for sigma in (0.2, SIGMA):
         found, expected = certify(far, sigma), certify(near, sigma)
         for name in ("stored", "decided", "basin"):

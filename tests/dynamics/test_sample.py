@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import Bowl
 from scipy import stats
 from torch import Tensor
 
@@ -14,21 +15,6 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.kernels import EpanechnikovKDE
 from isthmus.memories.mixture import Mixture
-
-
-class Bowl(Energy):
-    """A standard normal around `centre` in `dim` dimensions, which may be left open."""
-
-    def __init__(self, dim: int | None = 2, centre: float = 0.0) -> None:
-        super().__init__()
-        self._dim, self.centre = dim, centre
-
-    @property
-    def dim(self) -> int | None:
-        return self._dim
-
-    def energy(self, x: Tensor) -> Tensor:
-        return 0.5 * (x - self.centre).square().sum(-1)
 
 
 class Counting:
@@ -103,15 +89,15 @@ def test_a_seed_gives_the_same_bits_and_a_generator_goes_on(memory: GaussianKDE)
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
     generator = torch.Generator().manual_seed(7)
-    first = sample(Bowl(), 5, seed=generator, burn_in=5)
-    assert torch.equal(first, sample(Bowl(), 5, seed=7, burn_in=5))
-    assert not torch.equal(first, sample(Bowl(), 5, seed=generator, burn_in=5))
+    first = sample(Bowl(2), 5, seed=generator, burn_in=5)
+    assert torch.equal(first, sample(Bowl(2), 5, seed=7, burn_in=5))
+    assert not torch.equal(first, sample(Bowl(2), 5, seed=generator, burn_in=5))
 
 
 def test_an_energy_of_any_dimension_needs_a_start() -> None:
     with pytest.raises(InvalidInputError, match="Pass init"):
-        sample(Bowl(dim=None), 3)
-    assert sample(Bowl(dim=None), 3, init=np.zeros(5), burn_in=0).shape == (3, 5)
+        sample(Bowl(None), 3)
+    assert sample(Bowl(None), 3, init=np.zeros(5), burn_in=0).shape == (3, 5)
 
 
 def test_divergence_says_when_and_what_to_do() -> None:
@@ -133,12 +119,12 @@ def test_draws_where_the_density_is_zero_are_refused() -> None:
 
 
 def test_chains_report_whether_they_mixed() -> None:
-    mixed = sample_chains(Bowl(), 400, MALA(step_size=1.0), burn_in=20, thin=2)
+    mixed = sample_chains(Bowl(2), 400, MALA(step_size=1.0), burn_in=20, thin=2)
     assert mixed.sampler == MALA(step_size=1.0)
     assert bool((mixed.r_hat < 1.03).all())
     assert bool(((mixed.ess > 200) & (mixed.ess < 3000)).all())
     starts = 30.0 * torch.arange(4)[:, None].expand(4, 2)
-    stuck = sample_chains(Bowl(), 100, Langevin(1e-4), init=starts, burn_in=0, thin=1)
+    stuck = sample_chains(Bowl(2), 100, Langevin(1e-4), init=starts, burn_in=0, thin=1)
     assert bool((stuck.r_hat > 10).all())
 
 

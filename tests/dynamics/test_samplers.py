@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import Bowl, draw
 from scipy import stats
 from torch import Tensor
 
@@ -39,16 +40,6 @@ class Gaussian(Energy):
 
     def energy(self, x: Tensor) -> Tensor:
         return 0.5 * (((x - MEAN) @ self.precision) * (x - MEAN)).sum(-1) / self.beta
-
-
-class Bowl(Energy):
-    """A standard normal whose inverse temperature is left at 1, with a closed-form score."""
-
-    def energy(self, x: Tensor) -> Tensor:
-        return 0.5 * x.square().sum(-1)
-
-    def score(self, x: Tensor) -> Tensor:
-        return -x
 
 
 class Quartic(Energy):
@@ -123,21 +114,15 @@ def test_the_unit_of_the_energy_does_not_matter(sampler: Sampler, beta: float) -
 
 @pytest.mark.parametrize("kind", [MALA, HMC, NUTS])
 def test_temperature_scales_the_variance(kind: type) -> None:
-    draws = run(
-        kind(step_size=0.3, temperature=4.0),
-        Bowl(),
-        torch.zeros(20_000, 1),
-        15 if kind is NUTS else 200,
-    )
+    steps = 15 if kind is NUTS else 200
+    draws = run(kind(step_size=0.3, temperature=4.0), Bowl(), torch.zeros(20_000, 1), steps)
     assert float(draws.var()) == pytest.approx(4.0, rel=0.04)
     assert stats.kstest(draws[:, 0] / 2, "norm").pvalue > 1e-3
 
 
 def test_hmc_conserves_the_hamiltonian_to_second_order_in_the_step() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, velocity = torch.randn(2, 200, 3, dtype=DOUBLE, generator=generator)
-    errors = []
-    lengths = [10, 20, 40, 80]
+    x, velocity = draw(2, 200, 3)
+    errors, lengths = [], [10, 20, 40, 80]
     for length in lengths:
         hmc = HMC(step_size=1.0 / length, n_leapfrog=length)
         state = hmc.init(Quartic(), x)
@@ -151,8 +136,7 @@ def test_hmc_conserves_the_hamiltonian_to_second_order_in_the_step() -> None:
 
 
 def test_hmc_trajectories_run_backwards() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, velocity = torch.randn(2, 50, 3, dtype=DOUBLE, generator=generator)
+    x, velocity = draw(2, 50, 3)
     hmc = HMC(step_size=0.1, n_leapfrog=20, temperature=0.7)
     there, end_velocity, _ = hmc.trajectory(Quartic(), hmc.init(Quartic(), x), velocity)
     back, start_velocity, _ = hmc.trajectory(Quartic(), there, -end_velocity)

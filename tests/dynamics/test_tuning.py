@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers import Bowl, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -17,19 +18,8 @@ from isthmus.errors import InvalidInputError, ShapeError
 DOUBLE = torch.float64
 
 
-class Bowl(Energy):
-    """N(scale, scale^2 I), by its energy alone: scores come from autograd."""
-
-    def __init__(self, scale: float, dim: int) -> None:
-        super().__init__()
-        self.scale, self._dim = scale, dim
-
-    @property
-    def dim(self) -> int:
-        return self._dim
-
-    def energy(self, x: Tensor) -> Tensor:
-        return 0.5 * (x / self.scale - 1).square().sum(-1)
+def bowl(scale: float, dim: int) -> Bowl:
+    return Bowl(dim, centre=scale, scale=scale)
 
 
 def agree(draws: Tensor, mean: Tensor, variance: Tensor) -> None:
@@ -45,7 +35,7 @@ def agree(draws: Tensor, mean: Tensor, variance: Tensor) -> None:
 @given(scale=st.sampled_from([1e-3, 1.0, 1e3]), dim=st.sampled_from([1, 3, 50]))
 @settings(max_examples=9, deadline=None, derandomize=True)
 def test_a_bowl_of_any_scale_is_sampled_without_a_sampler(scale: float, dim: int):
-    draws = ist.sample(Bowl(scale, dim), 1500)
+    draws = ist.sample(bowl(scale, dim), 1500)
     ones = torch.ones(dim, dtype=DOUBLE)
     agree(draws / scale, ones, ones)
     whole = (draws.double() / scale - 1).square().sum(1)
@@ -54,10 +44,14 @@ def test_a_bowl_of_any_scale_is_sampled_without_a_sampler(scale: float, dim: int
 
 @pytest.mark.parametrize(
     ("sampler", "lowest", "highest"),
-    [(ist.MALA(), 0.45, 0.7), (ist.HMC(n_leapfrog=5, jitter=0.2), 0.65, 0.95)],
+    [
+        (ist.MALA(), 0.45, 0.7),
+        (ist.HMC(n_leapfrog=5, jitter=0.2), 0.65, 0.95),
+        (ist.NUTS(1e-3), 0.65, 0.95),
+    ],
 )
 def test_the_acceptance_rate_reaches_its_target(sampler, lowest: float, highest: float) -> None:
-    found = ist.sample_chains(Bowl(0.01, 8), 40, sampler, chains=50, tune=True)
+    found = ist.sample_chains(bowl(0.01, 8), 40, sampler, chains=50, tune=True)
     assert lowest < float(found.acceptance.mean()) < highest
     assert type(found.sampler) is type(sampler)
     assert found.sampler.step_size != sampler.step_size
@@ -65,7 +59,7 @@ def test_the_acceptance_rate_reaches_its_target(sampler, lowest: float, highest:
 
 @pytest.mark.parametrize("dim", [1, 12])
 def test_tuned_langevin_has_a_small_bias(dim: int) -> None:
-    found = ist.sample_chains(Bowl(100.0, dim), 1, ist.Langevin(), chains=2000, tune=True)
+    found = ist.sample_chains(bowl(100.0, dim), 1, ist.Langevin(), chains=2000, tune=True)
     assert isinstance(found.sampler, ist.Langevin)
     assert found.sampler.step_size < 0.1 * 100.0**2
     assert float((found.flatten() / 100).var(0).mean()) == pytest.approx(1, abs=0.15 / dim**0.5)
@@ -73,7 +67,7 @@ def test_tuned_langevin_has_a_small_bias(dim: int) -> None:
 
 def test_the_step_size_is_frozen_after_three_quarters_of_the_burn_in() -> None:
     generator = torch.Generator().manual_seed(0)
-    energy, start = Bowl(1.0, 2), torch.zeros(5, 2)
+    energy, start = Bowl(2), torch.zeros(5, 2)
     first = ist.sample_chains(energy, 30, chains=5, init=start, burn_in=40, seed=generator)
     again = ist.sample_chains(energy, 300, chains=5, init=start, burn_in=40, seed=0)
     assert first.sampler == again.sampler
@@ -86,11 +80,11 @@ def test_the_default_burn_in_costs_about_a_thousand_scores() -> None:
 
         def score(self, x: Tensor) -> Tensor:
             Counted.scores += 1
-            return -(x / self.scale - 1) / self.scale
+            return self.centre - x
 
     for sampler in (None, ist.MALA(), ist.Langevin(), ist.HMC(n_leapfrog=10)):
         Counted.scores = 0
-        ist.sample(Counted(1.0, 2), 10, sampler)
+        ist.sample(Counted(2), 10, sampler)
         assert 1000 <= Counted.scores < 1300
 
 
@@ -108,7 +102,7 @@ def test_energies_that_are_no_function_of_single_points_are_refused(kind: str) -
         def energy(self, x: Tensor) -> Tensor:
             return super().energy(x)[..., None]
 
-    energy = Column(1.0, 2) if kind == "column" else Wrong(1.0, 2)
+    energy = Column(2) if kind == "column" else Wrong(2)
     words = {"column": r"Column\.energy returns shape \(1, 1\)"}
     for call in (
         lambda: ist.retrieve(energy, 5 * torch.eye(2)),
@@ -155,7 +149,7 @@ def test_an_ill_conditioned_gaussian_is_mixed_by_adapted_scales(sampler, dim: in
 @pytest.mark.parametrize("mean", [0.0, 1e4])
 def test_scales_are_those_of_a_gaussian(sampler, mean: float) -> None:
     """The covariance is found from positions and scores, before the chains have seen all of it."""
-    root = torch.randn(6, 6, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    root = draw(6, 6, seed=1)
     covariance = root @ root.T + 0.01 * torch.eye(6, dtype=DOUBLE)
     energy = Gaussian(covariance, mean)
     start = torch.full((6,), mean, dtype=DOUBLE)
@@ -175,7 +169,7 @@ def test_scales_are_a_change_of_coordinates(sampler, dense: bool) -> None:
     covariance = torch.tensor([[3.0, 0.5], [0.5, 1.0]], dtype=DOUBLE)
     inverse = torch.linalg.inv(matrix)
     plain, scaled = Gaussian(inverse @ covariance @ inverse.T), Gaussian(covariance)
-    z = torch.randn(50, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    z = draw(50, 2)
     scaled_sampler = replace(sampler, scales=Scales.of(factor))
     draws = [torch.Generator().manual_seed(1) for _ in range(2)]
     state, other = sampler.init(plain, z), scaled_sampler.init(scaled, z @ matrix.T)

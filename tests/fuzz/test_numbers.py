@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.polynomial.legendre import leggauss
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import isthmus as ist
@@ -164,7 +164,6 @@ def test_densities_on_spheres_integrate_to_one() -> None:
     assert weights @ density == pytest.approx(1, abs=1e-10)
 
 
-FAR = [1e4, 1e5, 1e6]
 FAR_KINDS: dict[str, Callable[[torch.Tensor], Energy]] = {
     "GaussianKDE": lambda m: ist.GaussianKDE(m, 0.7),
     "GaussianKDE, shaped": lambda m: ist.GaussianKDE(m, covariance=shaped(2)),
@@ -182,7 +181,7 @@ FAR_KINDS: dict[str, Callable[[torch.Tensor], Energy]] = {
 }
 
 
-@pytest.mark.parametrize("shift", FAR)
+@pytest.mark.parametrize("shift", [1e4, 1e5, 1e6])
 @pytest.mark.parametrize("kind", FAR_KINDS)
 def test_float32_far_from_the_origin_is_float64_of_the_same_numbers(kind, shift) -> None:
     """Energies and scores to 1e-4 of their size, steps to the spacing of float32 there."""
@@ -195,17 +194,6 @@ def test_float32_far_from_the_origin_is_float64_of_the_same_numbers(kind, shift)
     assert_allclose(low.score(x), force, atol=1e-4 * (1 + float(force.abs().max())))
     spacing = 4 * torch.finfo(torch.float32).eps * shift
     assert_allclose(low.step(x), high.step(x.double()), rtol=0, atol=spacing)
-
-
-@pytest.mark.parametrize("shift", FAR)
-def test_float32_certificates_far_from_the_origin(shift) -> None:
-    X = np.random.default_rng(0).normal(0, 2, (40, 2)) + shift
-    X = X.astype(np.float32)
-    for sigma in (0.3, 1.0):
-        found, expected = certify(X, sigma), certify(X.astype(np.float64), sigma)
-        assert_array_equal(found.stored, expected.stored)
-        assert_array_equal(found.basin, expected.basin)
-        assert sigma == 1 or expected.stored.any()
 
 
 def exact(x: Array, memories: Array, beta: float, log_bias: list) -> tuple[float, Array]:

@@ -5,16 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from helpers import draw, signs
 from torch import Tensor
 
 import isthmus as ist
 
 DOUBLE = torch.float64
-
-
-def patterns(count: int, dim: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return 2.0 * torch.randint(2, (count, dim), generator=generator).to(DOUBLE) - 1
 
 
 def corners(dim: int) -> Tensor:
@@ -29,9 +25,7 @@ def coupling(memories: Tensor, zero_diagonal: bool) -> np.ndarray:
 @pytest.mark.parametrize("zero_diagonal", [False, True])
 @pytest.mark.parametrize("count", [2, 9])  # fewer and more memories than dimensions
 def test_energy_and_score_are_those_of_the_quadratic_form(count, zero_diagonal):
-    generator = torch.Generator().manual_seed(0)
-    memories = torch.randn(count, 4, generator=generator, dtype=DOUBLE)
-    x = torch.randn(6, 4, generator=generator, dtype=DOUBLE)
+    memories, x = draw(count, 4), draw(6, 4, seed=1)
     matrix = coupling(memories, zero_diagonal)
     energy = ist.Hopfield(memories, zero_diagonal=zero_diagonal)
     expected = [-0.5 * row @ matrix @ row for row in x.numpy()]
@@ -40,15 +34,15 @@ def test_energy_and_score_are_those_of_the_quadratic_form(count, zero_diagonal):
 
 
 def test_states_are_binary_if_all_memories_are():
-    assert ist.Hopfield(patterns(3, 8)).states == "binary"
-    assert ist.Hopfield(0.5 * patterns(3, 8)).states == "continuous"
-    assert ist.Hopfield(0.5 * patterns(3, 8), states="binary").states == "binary"
+    assert ist.Hopfield(signs(3, 8)).states == "binary"
+    assert ist.Hopfield(0.5 * signs(3, 8)).states == "continuous"
+    assert ist.Hopfield(0.5 * signs(3, 8), states="binary").states == "binary"
 
 
 @pytest.mark.parametrize("zero_diagonal", [False, True])
 @pytest.mark.parametrize("update", ["synchronous", "asynchronous"])
 def test_patterns_far_below_capacity_come_back_from_flipped_bits(update, zero_diagonal):
-    stored = patterns(6, 200)
+    stored = signs(6, 200)
     flipped = stored.clone()
     chosen = torch.randperm(200, generator=torch.Generator().manual_seed(1))[:30]
     flipped[:, chosen] *= -1
@@ -66,7 +60,7 @@ def test_patterns_far_below_capacity_come_back_from_flipped_bits(update, zero_di
 def test_no_step_from_any_corner_raises_the_energy(update, zero_diagonal, held):
     x = corners(8)
     for seed in range(10):
-        memory = ist.Hopfield(patterns(3, 8, seed), update=update, zero_diagonal=zero_diagonal)
+        memory = ist.Hopfield(signs(3, 8, seed=seed), update=update, zero_diagonal=zero_diagonal)
         assert memory.step_descends
         moved = memory.step(x, held)
         assert (memory.energy(moved) <= memory.energy(x) + 1e-12).all()
@@ -87,7 +81,7 @@ def test_synchronous_steps_without_the_diagonal_can_oscillate_and_say_so():
 
 @pytest.mark.parametrize("zero_diagonal", [False, True])
 def test_an_asynchronous_step_visits_each_coordinate_once_in_order(zero_diagonal):
-    stored = patterns(3, 7)
+    stored = signs(3, 7)
     matrix = coupling(stored, zero_diagonal)
     memory = ist.Hopfield(stored, update="asynchronous", zero_diagonal=zero_diagonal)
     x = corners(7)
@@ -108,9 +102,7 @@ def test_a_coordinate_without_force_keeps_its_sign():
 
 @pytest.mark.parametrize("zero_diagonal", [False, True])
 def test_the_sphere_leads_to_the_top_eigenvector_without_rising(zero_diagonal):
-    generator = torch.Generator().manual_seed(0)
-    memories = torch.randn(4, 6, generator=generator, dtype=DOUBLE)
-    x = torch.randn(5, 6, generator=generator, dtype=DOUBLE)
+    memories, x = draw(4, 6), draw(5, 6, seed=1)
     memory = ist.Hopfield(memories, zero_diagonal=zero_diagonal)
     found = ist.retrieve(memory, x, tol=1e-10, max_steps=5000, trace=True)
     heights = memory.energy(found.trace)
@@ -125,14 +117,13 @@ def test_the_sphere_leads_to_the_top_eigenvector_without_rising(zero_diagonal):
 
 @pytest.mark.parametrize("update", ["synchronous", "asynchronous"])
 def test_half_a_pattern_is_completed(update):
-    stored = patterns(5, 120)
+    stored = signs(5, 120)
     half = torch.where(torch.arange(120) < 60, stored, torch.nan)
     assert torch.equal(ist.complete(ist.Hopfield(stored, update=update), half), stored)
 
 
 def test_unknown_coordinates_on_the_sphere_have_the_size_of_the_known_ones():
-    generator = torch.Generator().manual_seed(0)
-    memories = torch.randn(3, 6, generator=generator, dtype=DOUBLE)
+    memories = draw(3, 6)
     memory = ist.Hopfield(memories)
     observed = torch.arange(6) < 2
     start = memory.conditional_mean(memories, observed)
@@ -144,7 +135,7 @@ def test_unknown_coordinates_on_the_sphere_have_the_size_of_the_known_ones():
 @pytest.mark.parametrize("kind", [ist.Hopfield, ist.DenseAssociativeMemory])
 @pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30])
 def test_the_scale_of_memories_does_not_change_directions(kind, scale):
-    memories, x = patterns(5, 3).double() + 0.3, patterns(4, 3, seed=1).double()
+    memories, x = signs(5, 3).double() + 0.3, signs(4, 3, seed=1).double()
     small, plain = kind(memories * scale), kind(memories)
     torch.testing.assert_close(small.step(x), plain.step(x))
     seen = torch.tensor([True, False, False])

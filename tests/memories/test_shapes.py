@@ -18,19 +18,8 @@ from isthmus.memories import GaussianMemory
 DOUBLE = torch.float64
 N, D = 9, 3
 KINDS = [
-    "round",
-    "mixture",
-    "modern",
-    "sigmas",
-    "factors",
-    "stretched",
-    "full",
-    "adaptive",
-    "tied",
-    "tied-diagonal",
-    "diagonal",
-    "spherical",
-    "own",
+    *("round", "mixture", "modern", "sigmas", "factors", "stretched", "full", "adaptive"),
+    *("tied", "tied-diagonal", "diagonal", "spherical", "own"),
 ]
 
 
@@ -99,7 +88,7 @@ def log_joint(energy: GaussianMemory, kernels: np.ndarray, x: Tensor) -> np.ndar
 
 def test_marginals_keep_the_order_of_columns():
     """As those of a StudentMixture do; a column twice is refused by both."""
-    X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = draw(6, 3)
     covariance = torch.tensor([[2.0, 0.5, 0.3], [0.5, 1.0, 0.1], [0.3, 0.1, 0.7]]).double()
     student = ist.StudentMixture(X, torch.linalg.cholesky(covariance).expand(6, 3, 3))
     for energy in (ist.GaussianKDE(X, covariance=covariance), student):

@@ -12,6 +12,12 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
+def signs(*shape: int, seed: int = 0) -> Tensor:
+    """Return random corners of the cube [-1, 1]^D."""
+    generator = torch.Generator().manual_seed(seed)
+    return 2.0 * torch.randint(2, shape, generator=generator).double() - 1
+
+
 class Bowl(ist.Energy):
     """N(centre, scale^2 I) by its energy alone; scores come from autograd."""
 
