@@ -1,12 +1,12 @@
 """Pre-norm, QK-norm and SALN attention in one small transformer, at learning rates up to 1.
 
-    python benchmarks/attention.py            # trains what is missing, then prints the table
+    python benchmarks/attention.py            # trains and stores all runs, then prints the table
     python benchmarks/attention.py --table    # prints the table of the stored runs
     python benchmarks/attention.py --seeds 10
 
-The task is scikit-learn's digits, as 16 patches each. Finished runs are stored in
-benchmarks/results/attention.json and are not repeated; with the file removed, the default
-takes about six minutes on one core. Numbers are medians over seeds.
+The task is scikit-learn's digits, as 16 patches each. Runs are stored in
+benchmarks/results/attention.json. The default takes about six minutes on one core. Numbers are
+medians over seeds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def rows_of(found: Experiment) -> Iterator[Row]:
 
 
 def measure(full: bool = False, seed: int = 0, *, out: Path = RESULTS) -> Iterator[Row]:
-    """Train what is missing in `out`, with one seed or with five, and yield rows."""
+    """Train with one seed or with five, store the runs in `out`, and yield rows."""
     torch.set_num_threads(1)
     yield from rows_of(compare_variants(seeds=range(seed, seed + (5 if full else 1)), path=out))
 

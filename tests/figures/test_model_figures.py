@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 
 import isthmus as ist
+from isthmus.figures.style import GREEN
 from isthmus.paper.figures import (
     draw_new_region,
     four_models,
@@ -69,13 +70,14 @@ MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])
 COUNTS = np.array([8.0, 4.0])
 
 
-def test_only_panels_that_can_open_memories_are_hatched() -> None:
+def test_only_panels_that_can_open_memories_are_green() -> None:
     growing = ist.CRPMixture(MEANS, COUNTS, beta=2.0, rho=0.2, alpha=1.0)
     figure = memory_creation(ist.Mixture(MEANS, beta=2.0), [growing], 3.0, {"a": {1.0: 0.5}})
-    hatched = [
-        any(isinstance(part, LineCollection) for part in axes.collections) for axes in figure.axes
+    green = [
+        any(to_hex(colour) == GREEN for part in axes.collections for colour in part.get_facecolor())
+        for axes in figure.axes
     ]
-    assert hatched == [False, True, False]
+    assert green == [False, True, False]
 
 
 def test_the_region_of_new_memories_is_where_their_responsibility_wins() -> None:

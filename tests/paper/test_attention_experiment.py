@@ -1,16 +1,12 @@
-"""The experiment: what it trains, what it calls diverged, and that it can be interrupted."""
+"""The experiment: what it trains, what it calls diverged, and its files."""
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 
 from isthmus.errors import InvalidInputError
-from isthmus.paper import attention as experiment
 from isthmus.paper.attention import Experiment, compare_variants
-
-SMALL = {"seeds": 1, "steps": 10, "batch": 8, "width": 8, "progress": False}
 
 
 def test_a_good_rate_learns_and_an_absurd_one_diverges():
@@ -24,24 +20,10 @@ def test_a_good_rate_learns_and_an_absurd_one_diverges():
     assert math.isfinite(bad.largest_logit)
 
 
-def test_a_run_can_be_interrupted_and_goes_on(tmp_path: Path, monkeypatch):
-    path = tmp_path / "runs.json"
-    whole = compare_variants(learning_rates=[0.01], path=tmp_path / "whole.json", **SMALL)
-    real, count = experiment._train, 0
-
-    def stops(*arguments):
-        nonlocal count
-        count += 1
-        if count == 3:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(experiment, "_train", stops)
-    with pytest.raises(KeyboardInterrupt):
-        compare_variants(learning_rates=[0.01], path=path, **SMALL)
-    assert len(json.loads(path.read_text())["runs"]) == 2
-    resumed = compare_variants(learning_rates=[0.01], path=path, **SMALL)
-    assert count == 4  # the third again, and none of the others
-    assert resumed == whole == Experiment.load(path)
-    with pytest.raises(InvalidInputError, match="another file"):
-        compare_variants(learning_rates=[0.01], path=path, **{**SMALL, "steps": 11})
+def test_runs_are_read_as_they_were_written(tmp_path: Path):
+    sizes = {"seeds": 1, "steps": 10, "batch": 8, "width": 8, "progress": False}
+    found = compare_variants(learning_rates=[0.01], path=tmp_path / "runs.json", **sizes)
+    assert found == Experiment.load(tmp_path / "runs.json")
+    assert found.variants == ["pre-norm", "QK-norm", "SALN"]
+    with pytest.raises(InvalidInputError, match="variant"):
+        compare_variants(["other"], **sizes)

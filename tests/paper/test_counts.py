@@ -5,10 +5,9 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from scipy.integrate import quad
 
-from isthmus.capacity import capacity_bound, capacity_rate, dense_radius, random_coding
-from isthmus.paper.counts import log_kernel_mean, log_levenshtein
+from isthmus.capacity import capacity_bound, capacity_rate, random_coding
+from isthmus.paper.counts import log_kernel_mean
 
 
 def uniform_on_sphere(count, dim, radius, seed=0):
@@ -82,34 +81,6 @@ def test_capacity_rates():
     assert capacity_rate(1e8) == pytest.approx(0.5 + math.log(1e8), rel=1e-12)
     # Small ones: c = K^2 - K^4 + ..., which must not cancel away.
     assert capacity_rate(1e-4) == pytest.approx(1e-8, rel=1e-6)
-
-
-# Kissing numbers and the icosahedron, for which the bound is sharp; Rankin's simplex and axes;
-# regular polygons.
-@pytest.mark.parametrize(
-    ("dim", "cosine", "count"),
-    [(8, 0.5, 240), (24, 0.5, 196_560), (3, 5**-0.5, 12), (7, 1 / 3, 56), (5, -0.2, 6), (4, 0, 8)]
-    + [(2, math.cos(2 * math.pi / n), n) for n in (3, 7, 18)],
-)
-def test_levenshteins_bound_is_sharp_for_known_codes(dim, cosine, count):
-    assert math.exp(log_levenshtein(dim, cosine)) == pytest.approx(count, rel=1e-9)
-
-
-@pytest.mark.parametrize(("dim", "factor"), [(2, 2.0), (3, 2.0), (10, 1.7), (40, 3.0)])
-def test_dense_radius_is_at_rest_under_a_uniform_density(dim, factor):
-    norm = factor * math.sqrt(dim - 1)
-    radius = dense_radius(dim, 1.0, norm)
-
-    def moment(power):
-        def term(t):
-            weight = math.exp(radius * norm * (math.cos(t) - 1))
-            return math.cos(t) ** power * weight * math.sin(t) ** (dim - 2)
-
-        return quad(term, 0, math.pi, epsabs=0)[0]
-
-    assert norm * moment(1) / moment(0) == pytest.approx(radius, rel=1e-7)
-    assert dense_radius(dim, 3.0, 3 * norm) == pytest.approx(3 * radius)
-    assert dense_radius(dim, 1.0, 0.99 * math.sqrt(dim)) == 0
 
 
 def test_half_of_a_random_draw_of_twice_the_count_is_certified():

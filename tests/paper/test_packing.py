@@ -11,7 +11,6 @@ from scipy.special import softmax
 
 from isthmus.capacity import (
     certify,
-    dense_radius,
     measured_capacity,
     regular_polygon,
     spread_on_sphere,
@@ -94,4 +93,3 @@ def test_a_polygon_is_stored_if_its_fixed_points_are_nearer_than_half_its_side(
         assert 0 < along < 1
         assert across < 1  # stable for every number of patterns, by Proposition 15
         assert (2 - r < 2 * mpmath.sin(mpmath.pi / count)) == stored
-        assert float(r) == pytest.approx(dense_radius(2), abs=1e-4)

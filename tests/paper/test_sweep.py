@@ -1,7 +1,6 @@
-"""The paper's experiment: what it finds, and that it can be interrupted."""
+"""The paper's experiment."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from isthmus.dynamics.retrieve import retrieve
 
 # The function has the name of its module, and hides it.
 MODULE = sys.modules["isthmus.paper.sweep"]
-SMALL: dict[str, Any] = {"seeds": 2, "n_particles": 10, "max_patterns": 5, "progress": False}
 
 
 def test_measures_are_those_of_plain_iteration(monkeypatch: Any) -> None:
@@ -41,13 +39,3 @@ def test_measures_are_those_of_plain_iteration(monkeypatch: Any) -> None:
     assert cell.retrieved == pytest.approx(own.mean())
     assert cell.ratio == pytest.approx(ratio, rel=1e-3)
     assert cell.normalized_ratio == pytest.approx(ratio / between, rel=1e-3)
-
-
-def test_a_run_goes_on_after_a_line_that_was_cut_short(tmp_path: Path, monkeypatch: Any) -> None:
-    path = tmp_path / "cells.jsonl"
-    first = sweep([3], [5, 7], path=path, **SMALL)
-    path.write_text(path.read_text()[:-20])
-    assert sweep([3], [5, 7], path=path, **SMALL) == first
-    assert "D \\ N        5       7" in str(first)
-    monkeypatch.setattr(MODULE, "_measure", None)
-    assert sweep([3], [5, 7], path=path, **SMALL) == first

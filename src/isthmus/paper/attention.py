@@ -6,7 +6,8 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from isthmus.attention.layers import PreNormAttention, SALNAttention
-from isthmus.attention.mixture import VMFMixture, entanglement
+from isthmus.attention.mixture import entanglement
 from isthmus.attention.view import vmf_view
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import write_atomically
@@ -27,11 +28,11 @@ from isthmus.validation import as_choice, as_count
 
 __all__ = ["Experiment", "TrainingRun", "compare_variants", "train_on_digits"]
 
-# The layer of each kind of attention, and its options.
-VARIANTS: dict[str, tuple[type[PreNormAttention | SALNAttention], dict[str, bool]]] = {
-    "pre-norm": (PreNormAttention, {}),
-    "QK-norm": (PreNormAttention, {"qk_norm": True}),
-    "SALN": (SALNAttention, {}),
+# Each kind of attention, made of a norm and a plain attention.
+VARIANTS: dict[str, Callable[..., PreNormAttention | SALNAttention]] = {
+    "pre-norm": PreNormAttention.from_prenorm,
+    "QK-norm": partial(PreNormAttention.from_prenorm, qk_norm=True),
+    "SALN": SALNAttention.from_prenorm,
 }
 LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 CLASSES, PATCHES, PIXELS, HEADS = 10, 16, 4, 4
@@ -77,20 +78,15 @@ class PatchTransformer(nn.Module):
             x = block(x)
         return found
 
-    def views(self, patches: Tensor) -> list[VMFMixture]:
-        """Return the attention of each block as a mixture."""
-        return [vmf_view(layer, x) for layer, x in self.layers(patches)]
-
 
 class _Block(nn.Module):
     def __init__(self, variant: str, width: int) -> None:
         super().__init__()
-        kind, options = VARIANTS[as_choice(variant, "variant", VARIANTS)]
         norm = nn.LayerNorm(width)
         attention = nn.MultiheadAttention(width, HEADS, batch_first=True)
         # A new layer draws weights before it copies others; later draws must not depend on it.
         with torch.random.fork_rng(devices=[]):
-            self.attention = kind.from_prenorm(norm, attention, **options)
+            self.attention = VARIANTS[variant](norm, attention)
         self.feed_forward = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
@@ -112,12 +108,10 @@ def digit_patches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     pictures = torch.from_numpy(pixels).float().reshape(-1, 4, 2, 4, 2)
     patches = pictures.transpose(2, 3).reshape(-1, PATCHES, PIXELS)
     order = torch.randperm(len(patches), generator=torch.Generator().manual_seed(0))
-    patches, targets = patches[order], torch.from_numpy(labels)[order]
-    held_out = int(TEST_SHARE * len(patches))
-    test, train = patches[:held_out], patches[held_out:]
-    mean, spread = train.mean(), train.std()
-    scaled, scaled_test = (train - mean) / spread, (test - mean) / spread
-    return scaled, targets[held_out:], scaled_test, targets[:held_out]
+    test, train = order.tensor_split([int(TEST_SHARE * len(patches))])
+    scaled = (patches - patches[train].mean()) / patches[train].std()
+    targets = torch.from_numpy(labels)
+    return scaled[train], targets[train], scaled[test], targets[test]
 
 
 @dataclass(frozen=True)
@@ -185,7 +179,9 @@ class Experiment:
     @classmethod
     def load(cls, path: str | Path) -> Experiment:
         """Read a file written by :func:`compare_variants`."""
-        return cls(tuple(_read(path)[1].values()))
+        with reading(path, "file of runs") as place:
+            kept = json.loads(place.read_text(encoding="utf-8"))
+            return cls(tuple(TrainingRun(**run) for run in kept["runs"]))
 
 
 def compare_variants(
@@ -213,7 +209,7 @@ def compare_variants(
         The number of seeds, from 0 on, or the seeds themselves.
     steps, batch, width, depth : int
     path : path, optional
-        A JSON file to which finished runs are added; runs found there are not repeated.
+        A JSON file to write the runs to.
     progress : bool, optional
         Show a progress bar. Default: on a terminal, for long runs.
 
@@ -223,29 +219,24 @@ def compare_variants(
     >>> compare_variants(["SALN"], [0.01], seeds=1, steps=20, progress=False).variants
     ['SALN']
     """
-    sizes = {"steps": steps, "batch": batch, "width": width, "depth": depth}
     settings = {
-        name: as_count(size, name, at_least=10 if name == "steps" else 1)
-        for name, size in sizes.items()
+        "steps": as_count(steps, "steps", at_least=10),
+        "batch": as_count(batch, "batch"),
+        "width": as_count(width, "width"),
+        "depth": as_count(depth, "depth"),
     }
-    wanted = [
-        (variant, float(rate), seed)
-        for seed in (seeds if isinstance(seeds, Iterable) else range(as_count(seeds, "seeds")))
-        for rate in learning_rates
-        for variant in variants
-    ]
-    kept, done = _read(path) if path is not None and Path(path).exists() else (settings, {})
-    if kept != settings:
-        raise InvalidInputError(
-            f"{path} holds runs with {kept}, not {settings}. Name another file."
-        )
+    chosen = [as_choice(variant, "variant", VARIANTS) for variant in variants]
+    draws = seeds if isinstance(seeds, Iterable) else range(as_count(seeds, "seeds"))
+    wanted = list(product(draws, map(float, learning_rates), chosen))
+    runs: list[TrainingRun] = []
     with progress_bar("attention experiment", len(wanted), show=progress) as report:
-        for position, (variant, rate, seed) in enumerate(wanted):
-            if (variant, rate, seed) not in done:
-                done[variant, rate, seed] = _train(variant, rate, seed, settings)
-                _write(path, settings, done.values())
-            report(position + 1)
-    return Experiment(tuple(done[key] for key in wanted))
+        for seed, rate, variant in wanted:
+            runs.append(_train(variant, rate, seed, **settings))
+            report(len(runs))
+    if path is not None:
+        content = {"settings": settings, "runs": [asdict(run) for run in runs]}
+        write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return Experiment(tuple(runs))
 
 
 def train_on_digits(
@@ -288,15 +279,17 @@ def train_on_digits(
     return losses
 
 
-def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> TrainingRun:
+def _train(
+    variant: str, rate: float, seed: int, *, steps: int, batch: int, width: int, depth: int
+) -> TrainingRun:
     train, _, test, test_labels = digit_patches()
-    steps, batch, probed = settings["steps"], settings["batch"], train[:PROBED]
-    model = PatchTransformer(variant, width=settings["width"], depth=settings["depth"], seed=seed)
-    seen = [_largest_logit(model, probed)]
+    model = PatchTransformer(variant, width=width, depth=depth, seed=seed)
+    largest = _largest_logit(model)
 
     def look(step: int) -> None:
+        nonlocal largest
         if (step + 1) % max(1, steps // PROBES) == 0:
-            seen.append(_largest_logit(model, probed))
+            largest = max(largest, _largest_logit(model))
 
     losses = train_on_digits(model, rate, steps=steps, batch=batch, seed=seed, watch=look)
     with torch.no_grad():
@@ -306,21 +299,22 @@ def _train(variant: str, rate: float, seed: int, settings: dict[str, int]) -> Tr
     loss, tied = fmean(losses[-max(1, steps // 10) :]), math.nan
     finite = math.isfinite(loss) and math.isfinite(test_loss)
     if finite:
-        views = model.views(probed)
+        views = [vmf_view(*each) for each in model.layers(train[:PROBED])]
         tied = float(torch.cat([entanglement(v).correlation.abs() for v in views]).nanmean())
     return TrainingRun(
         *(variant, rate, seed, _rounded(loss), _rounded(test_loss)),
         test_accuracy=_rounded(accuracy) if finite else None,
         diverged=not finite or loss > GUESSING,
-        largest_logit=float(f"{max(seen):.5g}"),
+        largest_logit=float(f"{largest:.5g}"),
         entanglement=_rounded(tied),
     )
 
 
-def _largest_logit(model: PatchTransformer, patches: Tensor) -> float:
+def _largest_logit(model: PatchTransformer) -> float:
     """Return the largest absolute logit on a few images; zero if the model is not finite."""
     try:
-        found = [float(view.logits().abs().max()) for view in model.views(patches)]
+        layers = model.layers(digit_patches()[0][:PROBED])
+        found = [float(vmf_view(*each).logits().abs().max()) for each in layers]
     except InvalidInputError:
         return 0.0
     return max(filter(math.isfinite, found), default=0.0)
@@ -328,18 +322,3 @@ def _largest_logit(model: PatchTransformer, patches: Tensor) -> float:
 
 def _rounded(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
-
-
-def _read(path: str | Path) -> tuple[dict[str, int], dict[tuple[str, float, int], TrainingRun]]:
-    """Return the settings of a file, and its runs by variant, learning rate and seed."""
-    with reading(path, "file of runs") as place:
-        kept = json.loads(place.read_text(encoding="utf-8"))
-        runs = [TrainingRun(**run) for run in kept["runs"]]
-        return kept["settings"], {(run.variant, run.learning_rate, run.seed): run for run in runs}
-
-
-def _write(path: str | Path | None, settings: dict[str, int], runs: Iterable[Any]) -> None:
-    if path is not None:
-        lines = ",\n".join(f"  {json.dumps(asdict(run), allow_nan=False)}" for run in runs)
-        head = json.dumps(settings)
-        write_atomically(path, f'{{"settings": {head},\n "runs": [\n{lines}\n]}}\n')

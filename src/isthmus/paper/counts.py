@@ -11,17 +11,15 @@ import math
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betainc, betaln, log_expit, logsumexp, wrightomega
 
 from isthmus.errors import InvalidInputError
-from isthmus.special import vmf_mean_length
 from isthmus.validation import as_choice, as_count, as_flag, as_number
 
 FloatArray = NDArray[np.float64]
-CapacityKind = Literal["claimed", "packing", "random", "certified", "half-weight", "dense"]
+CapacityKind = Literal["claimed", "packing", "random", "certified", "half-weight"]
 
 # Radii tried before the best of them is refined.
 RADIUS_GRID = 9
@@ -74,9 +72,6 @@ def capacity_bound(
     "half-weight" no more than :math:`2/A_0` patterns can each keep half of the weight at their
                   own place, as certified ones do; :math:`A_0 = \mathbb E[e^{-d^2/2\sigma^2}]`
                   over the distance d of two random points. More can be stored.
-    "dense"       no more can be stored with fixed points that are all as far inside the sphere
-                  as the mode of a uniform density, :func:`dense_radius`: Levenshtein's bound
-                  on points at least :math:`2(M - r^*)` apart
     "claimed"     :math:`2^{2(D-1)}`, stated by Ramsauer et al. (Theorem A3) and by the paper
                   for :math:`M = 2\sigma\sqrt{D-1}`, D >= 4, and :math:`M = 1.7\sigma\sqrt{D-1}`,
                   D >= 50, with an invalid proof. At D = 4 and D = 8 more are proved stored; in
@@ -91,7 +86,7 @@ def capacity_bound(
         Bandwidth.
     max_norm : float, optional
         M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
-    kind : {"certified", "packing", "random", "half-weight", "dense", "claimed"}
+    kind : {"certified", "packing", "random", "half-weight", "claimed"}
     failure : float
         For "random", the probability that the statement fails.
     log : bool
@@ -106,13 +101,12 @@ def capacity_bound(
     Examples
     --------
     >>> from isthmus.capacity import capacity_bound
-    >>> for kind in ("packing", "certified", "half-weight", "claimed", "dense"):
+    >>> for kind in ("packing", "certified", "half-weight", "claimed"):
     ...     print(f"{kind:11} {capacity_bound(20, kind=kind):.3g}")
     packing     5.75e+03
     certified   4.82e+07
     half-weight 3.39e+10
     claimed     2.75e+11
-    dense       5.21e+15
     """
     as_choice(kind, "kind", get_args(CapacityKind))
     dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
@@ -124,11 +118,8 @@ def capacity_bound(
         log_count = _log_random(dim, ratio, as_number(failure, "failure", above=0, below=1))
     elif kind == "certified":
         log_count = random_coding(dim, 1.0, ratio).log_count
-    elif kind == "half-weight":
-        log_count = math.log(2) - log_kernel_mean(dim, ratio)
     else:
-        inside = 1 - dense_radius(dim, 1.0, ratio) / ratio
-        log_count = log_levenshtein(dim, 1 - 2 * inside**2)
+        log_count = math.log(2) - log_kernel_mean(dim, ratio)
     if as_flag(log, "log"):
         return log_count
     with np.errstate(over="ignore"):
@@ -241,53 +232,6 @@ def _log_random(dim: int, ratio: float, failure: float) -> float:
     if ratio <= 1 or log_c < 4 / degrees * (math.log(2) - 0.5 * math.log(failure)):
         return math.nan
     return 0.5 * math.log(failure) + 0.25 * degrees * log_c
-
-
-def dense_radius(dim: int, sigma: float = 1.0, max_norm: float | None = None) -> float:
-    r"""Return the radius at which a density that is uniform on the sphere has its modes.
-
-    .. math:: r^* = M\, \frac{I_{D/2}(r^* M/\sigma^2)}{I_{D/2-1}(r^* M/\sigma^2)}
-
-    Zero where :math:`M^2 \le D \sigma^2`; for :math:`M = K\sigma\sqrt{D-1}` it tends to
-    :math:`M \sqrt{1 - 1/K^2}`. Parameters are as in :func:`capacity_bound`.
-
-    Examples
-    --------
-    >>> from isthmus.capacity import dense_radius
-    >>> round(dense_radius(2, max_norm=2.0), 4)
-    1.6629
-    """
-    dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
-    kappa = ratio * ratio
-    if kappa <= dim * (1 + 1e-9):
-        return 0.0
-
-    def excess(share: float) -> float:
-        concentration = torch.tensor(share * kappa, dtype=torch.float64)
-        return float(vmf_mean_length(dim, concentration)) / share - 1
-
-    return float(brentq(excess, 1e-9, 1.0)) * ratio * sigma
-
-
-def log_levenshtein(dim: int, cosine: float) -> float:
-    """Return the log of Levenshtein's bound on the points of a sphere with cosines up to this."""
-    if cosine <= -1:
-        return math.log(2)
-    # Gegenbauer polynomials P_k with P_k(1) = 1, scaled to avoid underflow. P_k - P_{k+1} and
-    # P_k - P_{k+2} are positive beyond the zeros of the Jacobi polynomials that separate the cases.
-    before, now, degree = 1.0, cosine, 1
-    while True:
-        ahead = ((2 * degree + dim - 2) * cosine * now - degree * before) / (degree + dim - 2)
-        beyond = ((2 * degree + dim) * cosine * ahead - (degree + 1) * now) / (degree + dim - 1)
-        if now <= ahead:
-            term = (2 * degree + dim - 3) / (dim - 1) - (before - now) / ((1 - cosine) * now)
-            return math.log(math.comb(degree + dim - 3, degree - 1)) + math.log(term)
-        if now <= beyond:
-            share = (1 + cosine) * (now - ahead) / ((1 - cosine) * (now + ahead))
-            term = (2 * degree + dim - 1) / (dim - 1) - share
-            return math.log(math.comb(degree + dim - 2, degree)) + math.log(term)
-        scale = abs(now) + abs(ahead)
-        before, now, degree = now / scale, ahead / scale, degree + 1
 
 
 def _log_claimed(dim: int, ratio: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations, permutations, product
-from typing import Literal, Self, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,20 +50,13 @@ def e8_shell() -> FloatArray:
     are not twice another. Neighbours are :math:`\arccos(7/8) = 29` degrees apart.
     """
     found = []
-    for values in (np.arange(-2.0, 3.0), np.arange(-2.5, 3.0)):
-        # Quadruples are joined in pairs, by their squares and the parity of their sums.
-        four = np.array(list(product(values, repeat=4)))
-        squares, sums = (four**2).sum(1), four.sum(1)
-        for square in np.unique(squares[squares <= 8]):
-            first, second = np.nonzero(squares == square)[0], np.nonzero(squares == 8 - square)[0]
-            pairs = np.array(list(product(first, second)), dtype=int).reshape(-1, 2)
-            pairs = pairs[sums[pairs].sum(1) % 2 == 0]
-            found.append(four[pairs].reshape(-1, 8))
-    vectors = np.concatenate(found)
-    halved = vectors / 2
-    whole = (halved % 1 == 0).all(1) | (halved % 1 == 0.5).all(1)
-    primitive = ~(whole & (halved.sum(1) % 2 == 0))
-    return vectors[primitive] / math.sqrt(8)
+    for values in (range(-4, 5, 2), range(-5, 6, 2)):  # of twice the coordinates
+        twice = np.stack(np.meshgrid(*[np.array(values, dtype=np.int16)] * 8)).reshape(8, -1).T
+        found.append(twice[((twice**2).sum(1) == 32) & (twice.sum(1) % 4 == 0)])
+    whole, others = found
+    halved = whole // 2
+    imprimitive = (halved % 2 == halved[:, :1] % 2).all(1) & (halved.sum(1) % 4 == 0)
+    return np.concatenate([whole[~imprimitive], others]) / math.sqrt(32)
 
 
 def spread_on_sphere(count: int, dim: int, seed: int = 0, *, steps: int = 300) -> FloatArray:
@@ -112,15 +105,6 @@ class MeasuredCapacity(int):
 
     patterns: FloatArray
 
-    def __new__(cls, patterns: FloatArray) -> Self:
-        """Count the patterns (N, D)."""
-        number = super().__new__(cls, len(patterns))
-        number.patterns = patterns
-        return number
-
-    def __getnewargs__(self) -> tuple[FloatArray]:  # type: ignore[override]
-        return (self.patterns,)
-
 
 def measured_capacity(
     dim: int,
@@ -162,21 +146,22 @@ def measured_capacity(
         found = [certify(points, iterate="undecided", tol=1e-5) for points in sets]
         return sets[0] if np.mean([each.fraction_stored for each in found]) >= share else None
 
-    best, count = radius * np.eye(dim)[:1], 2
+    best = radius * np.eye(dim)[:1]
     if spread:
+        count = 2
         while count <= min(most, max(8, 1.5 * len(best))):
             points = stored(count)
             best = best if points is None else points
             count += max(1, int(COUNT_TOLERANCE * count))
-        return MeasuredCapacity(best)
-    high: int | None = None  # a number of which fewer are stored
-    while len(best) < most and (
-        high is None or high - len(best) > max(1, COUNT_TOLERANCE * len(best))
-    ):
-        count = min(2 * len(best), most) if high is None else (len(best) + high) // 2
-        points = stored(count)
-        best, high = (best, count) if points is None else (points, high)
-    return MeasuredCapacity(best)
+    else:
+        high = math.inf  # a number of which fewer are stored
+        while len(best) < most and high - len(best) > max(1, COUNT_TOLERANCE * len(best)):
+            count = min(2 * len(best), most) if high == math.inf else (len(best) + int(high)) // 2
+            points = stored(count)
+            best, high = (best, count) if points is None else (points, high)
+    found = MeasuredCapacity(len(best))
+    found.patterns = best
+    return found
 
 
 def _random_directions(count: int, dim: int, seed: int) -> FloatArray:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,11 +12,10 @@ from numpy.typing import NDArray
 
 from isthmus.dynamics.modes import distances
 from isthmus.dynamics.retrieve import retrieve
-from isthmus.errors import DtypeError, InvalidInputError, MissingFileError
-from isthmus.io.reading import reading
+from isthmus.errors import DtypeError, InvalidInputError
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.progress import progress as progress_bar
-from isthmus.validation import as_count, as_number, as_path
+from isthmus.validation import as_count, as_number
 
 MEASURES = {
     "retrieved": "fraction retrieved",
@@ -97,7 +93,6 @@ def sweep(
     n_particles: int = 100,
     max_patterns: int = 20,
     max_steps: int = 300,
-    path: str | Path | None = None,
     progress: bool | None = None,
 ) -> Sweep:
     """Perturb patterns on a sphere and measure how well their KDE retrieves them.
@@ -115,9 +110,6 @@ def sweep(
         value; ratios depend on it.
     n_particles, max_patterns : int
         Number of particles per pattern, and of patterns that get particles.
-    path : path, optional
-        A JSON-lines file that finished cells are appended to. Cells found there are not computed
-        again, so that an interrupted run resumes.
     progress : bool, optional
         Show a bar. Default: on a terminal, once the run takes longer than two seconds.
 
@@ -128,51 +120,36 @@ def sweep(
     >>> found.band("retrieved", 12, 8)[0]
     1.0
     """
-    settings = {
-        "sigma": as_number(sigma, "sigma", above=0),
-        "radius_factor": as_number(radius_factor, "radius_factor", above=0, at_most=1e6),
-        "perturbation": as_number(perturbation, "perturbation", above=0),
-        "n_particles": as_count(n_particles, "n_particles"),
-        "max_patterns": as_count(max_patterns, "max_patterns"),
-        "max_steps": as_count(max_steps, "max_steps"),
-    }
+    sigma = as_number(sigma, "sigma", above=0)
+    factor = as_number(radius_factor, "radius_factor", above=0, at_most=1e6)
+    away = sigma * as_number(perturbation, "perturbation", above=0)
+    particles = as_count(n_particles, "n_particles")
+    tried = as_count(max_patterns, "max_patterns")
+    max_steps = as_count(max_steps, "max_steps")
     sizes, numbers = _counts(dims, "dims"), _counts(counts, "counts")
+    cells: list[SweepCell] = []
     wanted = list(product(sizes, numbers, range(as_count(seeds, "seeds"))))
-    path = None if path is None else as_path(path, "path")
-    done = {} if path is None else _read(path, settings)
     with progress_bar("capacity sweep", len(wanted), show=progress) as report:
-        for position, key in enumerate(wanted):
-            if key not in done:
-                done[key] = _measure(*key, settings)
-                if path is not None:
-                    entry = {"settings": settings, "cell": asdict(done[key])}
-                    with path.open("a") as file:
-                        # The line break comes first, and ends a truncated last line.
-                        file.write("\n" + json.dumps(entry))
-            report(position + 1)
-    return Sweep(tuple(done[key] for key in wanted))
+        for dim, count, seed in wanted:
+            generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * dim + count)
+            patterns = _on_sphere(count, dim, generator) * factor * sigma * (dim - 1) ** 0.5
+            own = torch.arange(min(count, tried)).repeat_interleave(particles)
+            homes = patterns[own]
+            starts = homes + away * _on_sphere(len(homes), dim, generator)
+            memory = GaussianKDE(patterns, sigma)
+            ends = retrieve(memory, starts, tol=1e-6 * sigma, max_steps=max_steps).state
+            final = torch.linalg.vector_norm(ends - homes, dim=1)
+            ratio = float((final / torch.linalg.vector_norm(starts - homes, dim=1)).mean())
+            retrieved = float((distances(ends, patterns).argmin(1) == own).double().mean())
+            between = float(torch.pdist(patterns[:2000]).mean())
+            cells.append(SweepCell(dim, count, seed, retrieved, ratio, ratio / between))
+            report(len(cells))
+    return Sweep(tuple(cells))
 
 
-def _measure(dim: int, count: int, seed: int, settings: dict[str, float]) -> SweepCell:
-    generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * dim + count)
-    sigma, particles = settings["sigma"], int(settings["n_particles"])
-
-    def on_sphere(number: int) -> torch.Tensor:
-        points = torch.randn(number, dim, generator=generator, dtype=torch.float64)
-        return torch.nn.functional.normalize(points, dim=1)
-
-    patterns = on_sphere(count) * settings["radius_factor"] * sigma * (dim - 1) ** 0.5
-    own = torch.arange(min(count, int(settings["max_patterns"]))).repeat_interleave(particles)
-    homes = patterns[own]
-    starts = homes + settings["perturbation"] * sigma * on_sphere(len(homes))
-    memory = GaussianKDE(patterns, sigma)
-    ends = retrieve(memory, starts, tol=1e-6 * sigma, max_steps=int(settings["max_steps"])).state
-    final = torch.linalg.vector_norm(ends - homes, dim=1)
-    initial = torch.linalg.vector_norm(starts - homes, dim=1)
-    retrieved = float((distances(ends, patterns).argmin(1) == own).double().mean())
-    between = float(torch.pdist(patterns[:2000]).mean())
-    ratio = float((final / initial).mean())
-    return SweepCell(dim, count, seed, retrieved, ratio, ratio / between)
+def _on_sphere(number: int, dim: int, generator: torch.Generator) -> torch.Tensor:
+    points = torch.randn(number, dim, generator=generator, dtype=torch.float64)
+    return torch.nn.functional.normalize(points, dim=1)
 
 
 def _counts(values: Iterable[int], name: str) -> list[int]:
@@ -180,16 +157,3 @@ def _counts(values: Iterable[int], name: str) -> list[int]:
     if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise DtypeError(f"{name} must be a list of whole numbers, not {values!r}.")
     return [as_count(value, name, at_least=2) for value in values]
-
-
-def _read(path: Path, settings: dict[str, float]) -> dict[tuple[int, int, int], SweepCell]:
-    """Read finished cells with the same settings; truncated lines are ignored."""
-    done: dict[tuple[int, int, int], SweepCell] = {}
-    with suppress(MissingFileError), reading(path, "file of finished cells") as place:
-        for line in place.read_text(encoding="utf-8", errors="replace").split("\n"):
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                entry = json.loads(line)
-                if entry["settings"] == settings:
-                    cell = SweepCell(**entry["cell"])
-                    done[cell.dim, cell.count, cell.seed] = cell
-    return done

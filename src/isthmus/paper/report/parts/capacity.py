@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import ttest_ind_from_stats
+from scipy.stats import ttest_ind
 from sklearn.datasets import load_digits
 from torch import Tensor
 
 import isthmus as ist
 from isthmus import capacity
-from isthmus.capacity import basins
+from isthmus.capacity import basins, capacity_bound
 from isthmus.figures import phase_plot
 from isthmus.figures.landscapes import ring
 from isthmus.paper import figures
-from isthmus.paper.counts import capacity_bound
 from isthmus.paper.phases import all_thresholds
 from isthmus.paper.report.parts.errata import (
     EXACT,
@@ -87,23 +86,21 @@ def capacity_sweep(seed: int, full: bool = False) -> Section:
     found = sweep(dims, counts, **sizes, progress=False)
     share, ratio, printed = map(found.table, ("retrieved", "ratio", "normalized_ratio"))
     tables = {"share_retrieved": share, "ratio": ratio, "ratio_as_printed": printed}
+    numbers = {
+        f"{name}_by_D_and_N": {
+            dim: dict(zip(counts, row, strict=True))
+            for dim, row in zip(dims, table.tolist(), strict=True)
+        }
+        for name, table in tables.items()
+    }
     fewer, lower = (contradictions(found, "normalized_ratio", along) for along in ("N", "D"))
     exceptions = contradictions(found, "ratio", "D")
     by_count, by_dim, shares = printed.mean(0), printed.mean(1), share.mean(1)
     return Section(
         "Patterns on a sphere of radius 2 sigma sqrt(D - 1), displaced by half a sigma: the share "
-        "that returns, and the paper's measure. Bands are 95 % over "
-        f"{sizes['seeds']} draws, triangles the largest number certified as stored, bars the "
-        "half-weight ceiling.",
+        f"that returns, and the paper's measure, with 95 % bands over {sizes['seeds']} draws.",
         figures.retrieval_sweep(found),
-        {"draws": sizes["seeds"]}
-        | {
-            f"{name}_by_D_and_N": {
-                dim: dict(zip(counts, row, strict=True))
-                for dim, row in zip(dims, table.tolist(), strict=True)
-            }
-            for name, table in tables.items()
-        },
+        {"draws": sizes["seeds"], **numbers},
         (
             judged(
                 "more-patterns",
@@ -114,9 +111,8 @@ def capacity_sweep(seed: int, full: bool = False) -> Section:
             judged(
                 "more-dimensions",
                 f"The printed measure falls from {by_dim[0]:.2f} at D = {dims[0]} to "
-                f"{by_dim[-1]:.2f} at D = {dims[-1]}, but is divided by the distance of patterns, "
-                "which grows with D (E25). The ratio without it rises significantly "
-                f"{exceptions} times, where patterns are too many. The share retrieved rises from "
+                f"{by_dim[-1]:.2f} at D = {dims[-1]}, but the ratio without the mean distance "
+                f"(E25) rises significantly {exceptions} times; the share retrieved rises from "
                 f"{shares[0]:.2f} to {shares[-1]:.2f}.",
                 not lower and not exceptions,
                 corrected=not lower and bool(shares[-1] > shares[0]),
@@ -130,17 +126,15 @@ def contradictions(found: Sweep, measure: str, along: str) -> int:
 
     By Welch's test over draws with Bonferroni's correction.
     """
-    shape = len(found.dims), len(found.counts), -1
     cells = sorted(found.cells, key=lambda cell: (cell.dim, cell.count))
-    draws = np.reshape([getattr(cell, measure) for cell in cells], shape)
+    values = np.array([getattr(cell, measure) for cell in cells])
+    draws = values.reshape(len(found.dims), len(found.counts), -1)
     if along == "D":
         draws = -draws.swapaxes(0, 1)
-    first, second = (
-        (each.mean(-1), each.std(-1, ddof=1), each.shape[-1])
-        for each in (draws[:, :-1], draws[:, 1:])
-    )
-    with np.errstate(all="ignore"):  # cells without any spread
-        test = ttest_ind_from_stats(*first, *second, equal_var=False, alternative="greater")
+    settings: dict[str, Any] = {"axis": -1, "equal_var": False, "alternative": "greater"}
+    with warnings.catch_warnings(), np.errstate(all="ignore"):  # cells without any spread
+        warnings.simplefilter("ignore", RuntimeWarning)
+        test = ttest_ind(draws[:, :-1], draws[:, 1:], **settings)
     return int((test.pvalue < LEVEL / test.pvalue.size).sum())
 
 
@@ -149,7 +143,11 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
     proofs = [proof for proof in map(prove_stored, (CELL_600, E8_SHELL)) if proof.holds]
     # In the plane, any number of patterns at equal angles are stored (capacity-proofs.md, 11).
     known = {2: CORNERS} | {proof.dim: proof.patterns for proof in proofs}
-    measured = {"symmetric arrangements, all stored": known}
+    more = [
+        f"{each.patterns:,} at D = {each.dim} ({each.claimed:,} stated)"
+        for each in proofs
+        if each.patterns > each.claimed
+    ]
     growth = {}
     for factor, dim in ((2.0, 20), (1.7, 50)):  # per dimension, where M = factor * sqrt(D - 1)
         first, last = (
@@ -158,17 +156,10 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
         )
         growth[factor] = math.exp((last - first) / 20)
     bases = {factor: math.exp(capacity.capacity_rate(factor)) for factor in growth}
-    more = [
-        f"{each.patterns:,} at D = {each.dim} ({each.claimed:,} stated)"
-        for each in proofs
-        if each.patterns > each.claimed
-    ]
     return Section(
-        "The number of patterns on a sphere of radius 2 sigma sqrt(D - 1), and its growth "
-        "N^(1/(D-1)). Lines are bounds: certified and packing from below, the half-weight ceiling "
-        "for patterns that keep half of their weight at their own place. Marks are a polygon, the "
-        "600-cell and 17,280 vectors of E8, which are proved to be stored.",
-        figures.capacity_bounds([*range(2, 41)], measured),
+        "Bounds on the number of patterns on a sphere of radius 2 sigma sqrt(D - 1), and a "
+        "polygon, the 600-cell and 17,280 vectors of E8, which are proved to be stored.",
+        figures.capacity_bounds([*range(2, 41)], {"symmetric arrangements, all stored": known}),
         {
             "number_proved_by_D": known,
             "first_dimension_above_half_weight": dimension_above_half_weight(),
@@ -179,9 +170,8 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
             judged(
                 "capacity-equals",
                 f"More patterns are stored on that sphere: {listed(more)} "
-                "(docs/capacity-proofs.md, Theorem 20; `python -m isthmus.paper.stored "
-                "--intervals`). The printed proof is invalid (E1).",
-                None if not more else False,
+                "(docs/capacity-proofs.md, Theorem 20). The printed proof is invalid (E1).",
+                False if more else None,
             ),
             judged(
                 "capacity-at-least",
@@ -208,10 +198,9 @@ def phases(seed: int, full: bool = False) -> Section:
     found, thresholds = capacity.phases(digits[rows], seed=seed), all_thresholds(seed)
     worst = max(abs(each.ratio - 1) for each in thresholds)
     return Section(
-        f"Beyond the paper. What a Gaussian KDE of {len(rows):,} pictures of digits does at each "
-        "bandwidth. On the right, the lines of theory for random patterns "
-        "(docs/capacity-proofs.md, section 15); simulations, extrapolated to many dimensions, "
-        f"differ from their thresholds by at most {worst:.1%}.",
+        f"Beyond the paper: what a Gaussian KDE of {len(rows):,} pictures of digits does at each "
+        "bandwidth, and lines of theory for random patterns (docs/capacity-proofs.md, section 15), "
+        f"from which simulations differ by at most {worst:.1%}.",
         phase_plot(found),
         {
             "regions": {name: [low, high] for name, low, high in found.regions},
@@ -229,9 +218,9 @@ def hopfield_equivalence(seed: int, full: bool = False) -> Section:
     uneven = circle * torch.tensor([1.0, 0.55, 1.25, 0.8, 1.4], dtype=torch.float64)[:, None]
     queries = torch.as_tensor(ring(9, 2.1, turn=0.35))
     sphere = equal_to_hopfield_on_the_sphere(torch.Generator().manual_seed(seed))
-    (energy_on, update_on), (energy_off, update_off) = (
-        (energy_gap(x, queries, sigma), update_differences(x, queries, sigma)["hopfield"])
-        for x in (circle, uneven)
+    energy_on, energy_off = (energy_gap(each, queries, sigma) for each in (circle, uneven))
+    update_on, update_off = (
+        update_differences(each, queries, sigma)["hopfield"] for each in (circle, uneven)
     )
     update_on = max(update_on, sphere.numbers["difference_on_sphere"])
     on_the_sphere = max(energy_on, update_on) <= SAME
@@ -249,7 +238,7 @@ def hopfield_equivalence(seed: int, full: bool = False) -> Section:
             judged(
                 "equivalent-anywhere",
                 f"Off the sphere, energies differ by up to {energy_off:.2f} and updates by "
-                f"{update_off:.2f}: the claim needs patterns of equal length (E13).",
+                f"{update_off:.2f} (E13).",
                 max(energy_off, update_off) <= SAME,
                 corrected=on_the_sphere,
             ),
@@ -267,8 +256,11 @@ def energy_gap(patterns: Tensor, queries: Tensor, sigma: float) -> float:
 
 def dimension_above_half_weight() -> int:
     """Return the first D where not all of 2^(2(D-1)) patterns can keep half of their weight."""
-    claimed, ceiling = (partial(capacity_bound, kind=kind) for kind in ("claimed", "half-weight"))
-    return next(dim for dim in range(2, 41) if claimed(dim) > ceiling(dim))
+    return next(
+        dim
+        for dim in range(2, 41)
+        if capacity_bound(dim, kind="claimed") > capacity_bound(dim, kind="half-weight")
+    )
 
 
 @erratum("E1")
@@ -332,8 +324,9 @@ def equal_to_hopfield_on_the_sphere(generator: torch.Generator) -> Check:
 def two_separations(generator: torch.Generator) -> Check:
     """Compare half the squared distance with the inner-product form."""
     anywhere, gaps = normal(generator, 10, 3), []
+    own = torch.diag(torch.full((10,), torch.inf).double())
     for patterns in (on_sphere(anywhere, 1.0), anywhere):
-        gram, own = patterns @ patterns.T, torch.diag(torch.full((10,), torch.inf).double())
+        gram = patterns @ patterns.T
         by_product = (gram.diagonal()[:, None] - gram + own).amin(1)
         by_distance = (0.5 * torch.cdist(patterns, patterns).square() + own).amin(1)
         gaps.append(largest_gap(by_product, by_distance))
@@ -370,9 +363,8 @@ def distance_that_returns(patterns: Tensor, sigma: float, seed: int) -> float:
 def radius_is_a_lower_bound(generator: torch.Generator) -> Check:
     """Measure the radius of convergence of 20 patterns on the axes in 10 dimensions."""
     axes = 6 * torch.eye(10, dtype=torch.float64)  # 2 sqrt(D - 1) long
-    patterns = torch.cat([axes, -axes])
     promised = capacity.guaranteed_radius(20, 6.0, 1.0)
-    measured = distance_that_returns(patterns, 1.0, generator.initial_seed())
+    measured = distance_that_returns(torch.cat([axes, -axes]), 1.0, generator.initial_seed())
     numbers = {"radius_by_formula": promised, "radius_measured": measured}
     return numbers | {"ratio": measured / promised}, measured > 2 * promised
 
@@ -393,10 +385,8 @@ def radius_grows_with_the_bandwidth(generator: torch.Generator) -> Check:
 @erratum("E25")
 def ratio_with_a_unit(generator: torch.Generator) -> Check:
     """Repeat an experiment in another unit of length, which changes the paper's measure."""
-    sizes: dict[str, Any] = {"seeds": 1, "n_particles": 20, "max_patterns": 4}
-    small, large = (
-        sweep([5], [20], sigma=sigma, progress=False, **sizes).cells[0] for sigma in (1.0, 10.0)
-    )
+    sizes: dict[str, Any] = {"seeds": 1, "n_particles": 20, "max_patterns": 4, "progress": False}
+    small, large = (sweep([5], [20], sigma=sigma, **sizes).cells[0] for sigma in (1.0, 10.0))
     raw, printed = large.ratio / small.ratio, large.normalized_ratio / small.normalized_ratio
     numbers = {"ratio_changes_by": raw, "printed_measure_changes_by": printed}
     return numbers, abs(raw - 1) < 1e-3 and abs(printed - 0.1) < 1e-3
@@ -420,9 +410,6 @@ def constant_of_epanechnikov(generator: torch.Generator) -> Check:
     line = float(0.75 * (1 - square).sum() * step)
     plane = float(0.75 * (1 - square[:, None] - square).clamp(min=0).sum() * step**2)
     ours = float(ist.EpanechnikovKDE(origin, 1.0).log_prob(origin).exp())
-    numbers = {
-        "integral_on_a_line": line,
-        "integral_on_a_plane": plane,
-        "constant_on_a_plane": ours,
-    }
+    numbers = {"integral_on_a_line": line, "integral_on_a_plane": plane}
+    numbers |= {"constant_on_a_plane": ours}
     return numbers, abs(line - 1) < 1e-4 < plane - 1 and abs(ours - 2 / math.pi) < EXACT

@@ -81,7 +81,7 @@ def four_models(seed: int, full: bool = False) -> Section:
     )
     return Section(
         "Above, a point moves down the energy to a memory; below, its assignment converges to the "
-        "posterior (pies). Right, a Chinese restaurant process adds memories (hatched, green).",
+        "posterior (pies). Right, a Chinese restaurant process adds memories (green).",
         figures.four_models(FINITE, growing, data, REACH),
         {"first_and_last_loss_of_ClAM": own[:: GEM_STEPS - 1]},
         (
@@ -158,7 +158,7 @@ def memory_creation(seed: int, full: bool = False) -> Section:
     at_hull, inside = finite_basins()
     return Section(
         "Three memories as a finite mixture and as (corrected) Chinese-restaurant mixtures. Points "
-        "in the hatched part create a memory. Last, the share of the square that flows to the "
+        "in the green part create a memory. Last, the share of the square that flows to the "
         "origin, with the energy as printed and corrected (E8).",
         figures.memory_creation(FINITE, [*map(memories_of_the_paper, DRAWN_ALPHAS)], REACH, ends),
         {
