@@ -3,8 +3,8 @@
     python benchmarks/incontext_records.py outside               # about 8 CPU minutes
     python benchmarks/incontext_records.py objectives runs/paper runs/paper-1 runs/paper-nce
 
-outside     The shipped model on datasets of other priors: 1 to 8 clusters, other widths, rings and
-            moons, with 8 to 256 points in context, against Bayes, EM and the best kernel estimate.
+outside     The shipped model on datasets of other priors: 1 to 8 clusters, other widths and rings,
+            with 8 to 256 points in context, against Bayes, EM and the best kernel estimate.
             Settings that the file has already are not repeated.
 objectives  Runs of `isthmus icl train --preset paper` and `--preset paper-nce`, of any seeds and
             finished or not, on 50 new datasets of the paper's prior: about 2 CPU minutes for each.
@@ -23,7 +23,7 @@ import numpy as np
 
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.evaluation import Evaluation, Grid, evaluate
-from isthmus.incontext.priors import GaussianMixtures, Moons, Prior, Rings, prior
+from isthmus.incontext.priors import GaussianMixtures, Prior, Rings, prior
 from isthmus.incontext.references import BayesPredictive, FittedMixture, Reference
 from isthmus.incontext.runs import Checkpoint
 from isthmus.io.files import write_atomically
@@ -38,11 +38,10 @@ OUTSIDE: dict[str, Prior] = {
     "narrow clusters": GaussianMixtures(std_low=0.08, std_high=0.12),
     "wide clusters": GaussianMixtures(std_low=0.8, std_high=1.2),
     "rings": Rings(),
-    "moons": Moons(),
 }
 """The settings of the comparison; K = 3 is the prior that the model was trained on."""
-# Curves have no number of components; EM gets this many.
-COMPONENTS_OF_CURVES = 8
+# Rings have no number of components; EM gets this many.
+COMPONENTS_OF_RINGS = 8
 # The paper's clusters are 0.5 wide, and its model has no wall: normalised on a square of 45.
 OBJECTIVE_GRID, OBJECTIVE_SIZES = Grid(2, 22.5, 61), (0, 8, 32)
 
@@ -54,7 +53,7 @@ def read(path: Path) -> dict[str, Any]:
 def outside(setting: str) -> dict[str, Any]:
     """Return the mean likelihoods of the shipped model and its rivals in one setting, by size."""
     source = OUTSIDE[setting]
-    components, rivals = COMPONENTS_OF_CURVES, list[str | Reference](["kde-best"])
+    components, rivals = COMPONENTS_OF_RINGS, list[str | Reference](["kde-best"])
     if isinstance(source, GaussianMixtures):
         components = source.components
         rivals.append(BayesPredictive(source, particles=PARTICLES))

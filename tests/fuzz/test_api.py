@@ -321,7 +321,6 @@ CALLS: dict[str, Call] = {
     "score_rows": Call(
         incontext.score_rows, {"X": rows, "model": reader, "draws": 9}, lambda found: found.outlier
     ),
-    "fill_rows": Call(incontext.fill_rows, {"X": gaps, "model": reader}),
     "ICLTables": Call(reader.condition, {"X": rows}, use, only=("X",)),
     "ConditionedTable": Call(reader.condition, {"X": mixed}, lambda found: found.log_prob(mixed)),
     "log_prob of a table": Call(asked.log_prob, {"rows": mixed}),

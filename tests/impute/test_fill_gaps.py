@@ -11,7 +11,7 @@ from isthmus.cluster import ClAMCRP, TableModel
 from isthmus.errors import InvalidInputError
 from isthmus.impute import MemoryImputer, fill_gaps
 from isthmus.impute.filled import hide_and_fill
-from isthmus.incontext import fill_rows
+from isthmus.incontext import TableDensity
 
 IRIS = load_iris().data
 X = np.where(np.random.default_rng(0).random(IRIS.shape) < 0.1, np.nan, IRIS)
@@ -48,7 +48,7 @@ def test_learned_memories_complete_as_their_estimator_does(how) -> None:
 
 def test_the_density_of_the_table_gives_its_conditional_means() -> None:
     found = fill_gaps(X, energy="tables")
-    np.testing.assert_allclose(found.X, fill_rows(X), rtol=1e-5)
+    np.testing.assert_allclose(found.X, TableDensity().fit(X).fill(X), rtol=1e-5)
     assert (found.energy, found.sigma) == ("tables", None)
     check = found.summary["check"]
     assert check["error"] < 0.6 * check["error_of_column_means"]

@@ -17,12 +17,11 @@ from isthmus.incontext.objectives import (
     Proposal,
     RankingNCE,
 )
-from isthmus.incontext.priors import GaussianMixtures, Moons, Rings, Spirals, UniformShapes
+from isthmus.incontext.priors import GaussianMixtures, Rings
 
 KINDS = (
-    ICLEBMConfig, TrainingSettings, BranchLangevin, Proposal, GaussianMixtures, Moons, Rings,
-    Spirals, UniformShapes, RankingNCE, ContrastiveDivergence,
-    DenoisingScoreMatching, PersistentContrastiveDivergence,
+    ICLEBMConfig, TrainingSettings, BranchLangevin, Proposal, GaussianMixtures, Rings, RankingNCE,
+    ContrastiveDivergence, DenoisingScoreMatching, PersistentContrastiveDivergence,
 )  # fmt: skip
 NUMBERS = [
     (kind, each.name, each.type)

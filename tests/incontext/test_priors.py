@@ -25,18 +25,14 @@ def draw(name: str, tasks: int, seed: int = 0) -> Tasks:
 
 @pytest.mark.parametrize("name", PRIORS)
 def test_density_integrates_to_one_over_the_box(name):
-    # Edges of shapes cross cells; elsewhere the midpoint rule is accurate to many digits.
-    half, count, tolerance = prior(name).box, *((400, 0.01) if name == "shapes" else (160, 1e-4))
-    tasks = draw(name, 2)
-    x = cells(half, count).expand(2, -1, 2)
-    mass = tasks.log_prob(x).exp().sum(1) * (2 * half / count) ** 2
-    expected = torch.ones(2, dtype=torch.float64)
-    torch.testing.assert_close(mass, expected, atol=tolerance, rtol=0)
+    half, tasks = prior(name).box, draw(name, 2)
+    mass = tasks.log_prob(cells(half, 160).expand(2, -1, 2)).exp().sum(1) * (half / 80) ** 2
+    torch.testing.assert_close(mass, torch.ones_like(mass), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", PRIORS)
 def test_samples_fill_cells_as_the_density_says(name):
-    half, coarse, share = prior(name).box, 12, 40 if name == "shapes" else 16
+    half, coarse, share = prior(name).box, 12, 16
     tasks = draw(name, 1, seed=3)
     mass = tasks.log_prob(cells(half, coarse * share)).exp() * (2 * half / coarse / share) ** 2
     expected = mass.view(coarse, share, coarse, share).sum((1, 3)).flatten()
@@ -46,12 +42,9 @@ def test_samples_fill_cells_as_the_density_says(name):
     full = expected * 20_000 > 10
     theory = torch.cat([expected[full], expected[~full].sum()[None]]).numpy()
     counts = torch.cat([seen[full], seen[~full].sum()[None]]).numpy()
-    if name == "shapes":  # their cell masses carry the error of the midpoint rule
-        np.testing.assert_allclose(counts / 20_000, theory, atol=0.01)
-    else:
-        scaled = theory[:-1] / theory[:-1].sum() * counts[:-1].sum()
-        assert stats.chisquare(counts[:-1], scaled).pvalue > 1e-3
-        assert counts[-1] / 20_000 == pytest.approx(theory[-1], abs=0.005)
+    scaled = theory[:-1] / theory[:-1].sum() * counts[:-1].sum()
+    assert stats.chisquare(counts[:-1], scaled).pvalue > 1e-3
+    assert counts[-1] / 20_000 == pytest.approx(theory[-1], abs=0.005)
 
 
 @pytest.mark.parametrize("name", PRIORS)

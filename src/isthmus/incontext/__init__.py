@@ -3,7 +3,7 @@
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.evaluation import Evaluation, evaluate
 from isthmus.incontext.model import ICLEBM, ContextEnergy, pretrained
-from isthmus.incontext.tables.density import fill_rows, score_rows
+from isthmus.incontext.tables.density import score_rows
 from isthmus.incontext.tables.estimators import TableClassifier, TableDensity, TableRegressor
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
@@ -29,7 +29,6 @@ __all__ = [
     "Trained",
     "TrainingSettings",
     "evaluate",
-    "fill_rows",
     "preset",
     "pretrained",
     "score_rows",

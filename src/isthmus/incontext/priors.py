@@ -1,14 +1,13 @@
-"""Priors over densities, by name: mixtures of Gaussians, and rings, shapes, moons, spirals."""
+"""Priors over densities, by name: mixtures of Gaussians, and rings."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,12 +19,9 @@ __all__ = [
     "PRIORS",
     "GaussianMixtures",
     "MixtureTasks",
-    "Moons",
     "Prior",
     "Rings",
-    "Spirals",
     "Tasks",
-    "UniformShapes",
     "prior",
 ]
 
@@ -61,8 +57,6 @@ class Tasks(ABC):
     axes instead of (B, K). Indexing with a slice, a mask or indices gives a smaller batch.
     """
 
-    nodes = 1  # numbers that the density of a component takes for each point
-
     @abstractmethod
     def _draw_one_each(self, random: Random) -> Tensor:
         """Draw a point of every component. (..., D)."""
@@ -88,7 +82,7 @@ class Tasks(ABC):
                 f"not {tuple(x.shape)}."
             )
         each = self._each(lambda row: row[:, None])
-        width = max(1, BLOCK_NUMBERS // (tasks * components * self.nodes))
+        width = max(1, BLOCK_NUMBERS // (tasks * components))
         parts = [each._log_densities(part[:, :, None]) for part in x.split(width, dim=1)]
         return torch.cat(parts, dim=1).logsumexp(-1) - math.log(components)
 
@@ -207,113 +201,26 @@ class GaussianMixtures(Prior):
         return MixtureTasks(means, random.uniform(shape[:2], self.std_low, self.std_high))
 
 
-def _direction(angle: Tensor) -> Tensor:
-    """Return unit vectors (..., 2) at angles (...)."""
-    return torch.stack([angle.cos(), angle.sin()], dim=-1)
-
-
 @final
 @dataclass(frozen=True, eq=False)
-class ShapeTasks(Tasks):
-    """Mixtures of uniform densities on rectangles and discs; zero outside all of them."""
+class RingTasks(Tasks):
+    """Mixtures of circles that are blurred by isotropic noise."""
 
     centres: Tensor  # (B, K, 2)
-    halves: Tensor  # (B, K, 2): half the sides of a rectangle; of a disc, radius and any number
-    angles: Tensor  # (B, K): rotation of a rectangle
-    discs: Tensor  # (B, K) bool
+    radii: Tensor  # (B, K)
+    noise: Tensor  # (B, K), standard deviations
 
     def _draw_one_each(self, random: Random) -> Tensor:
-        square = random.uniform(self.centres.shape, -1.0, 1.0)
-        # Map the square to a disc: one side becomes the angle, the root of the other the radius.
-        circle = _direction(math.pi * square[..., 0])
-        disc = self.halves[..., :1] * ((square[..., 1:] + 1) / 2).sqrt() * circle
-        rectangle = _rotated(square * self.halves, self.angles)
-        return self.centres + torch.where(self.discs[..., None], disc, rectangle)
+        angle = 2 * math.pi * random.uniform(self.noise.shape, 0.0, 1.0)
+        circle = torch.stack([angle.cos(), angle.sin()], dim=-1)
+        blur = self.noise[..., None] * random.normal(self.centres.shape)
+        return self.radii[..., None] * circle + self.centres + blur
 
     def _log_densities(self, x: Tensor) -> Tensor:
-        offset, radius = x - self.centres, self.halves[..., 0]
-        in_rectangle = (_rotated(offset, -self.angles).abs() <= self.halves).all(-1)
-        in_disc = torch.linalg.vector_norm(offset, dim=-1) <= radius
-        inside = torch.where(self.discs, in_disc, in_rectangle)
-        area = torch.where(self.discs, math.pi * radius.square(), 4 * self.halves.prod(-1))
-        return torch.where(inside, -area.log(), -math.inf)
-
-
-def _rotated(points: Tensor, angles: Tensor) -> Tensor:
-    """Rotate points around the origin. (..., 2), (...) -> (..., 2)."""
-    x, y = points.unbind(-1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)
-
-
-@final
-@dataclass(frozen=True)
-class UniformShapes(Prior):
-    """Rectangles and discs with equal probability; where two overlap, their densities add.
-
-    Centres are uniform in [-centre_scale, centre_scale]^2; half the sides of rectangles and the
-    radii of discs are uniform between `half_low` and `half_high`.
-    """
-
-    components: int = 2
-    centre_scale: float = 2.5
-    half_low: float = 0.4
-    half_high: float = 1.5
-    box: float = 5.5
-
-    dim = 2
-
-    def _draw(self, tasks: int, random: Random) -> ShapeTasks:
-        shape = (tasks, self.components)
-        centres = random.uniform((*shape, 2), -self.centre_scale, self.centre_scale)
-        halves = random.uniform((*shape, 2), self.half_low, self.half_high)
-        angles = random.uniform(shape, 0.0, math.pi)
-        random.dtype = torch.float32
-        return ShapeTasks(centres, halves, angles, random.uniform(shape, 0.0, 1.0) < 0.5)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class CurveTasks(Tasks):
-    r"""Curves that are moved and turned, and blurred by isotropic noise; arms are components.
-
-    .. math:: p(x) = \int_0^1 q\, v^{q-1}\, \mathcal N\bigl(x;\, c + F \gamma(v),\, s^2 I\bigr)\, dv
-
-    for each arm, by Gauss-Legendre quadrature, whose nodes are closer together than s.
-    """
-
-    centres: Tensor  # (B, 2, 2), c
-    frames: Tensor  # (B, 2, 2, 2), F: scale, rotation and reflection
-    noise: Tensor  # (B, 2), s
-    curve: Callable[[Tensor], Tensor] = field(repr=False)  # gamma: (...) -> (..., 2)
-    power: int  # q
-    nodes: int  # of the quadrature, on each arm
-
-    def _draw_one_each(self, random: Random) -> Tensor:
-        place = random.uniform(self.noise.shape, 0.0, 1.0) ** (1 / self.power)
-        noise = self.noise[..., None] * random.normal(self.centres.shape)
-        turned = (self.frames @ self.curve(place)[..., None])[..., 0]
-        return turned + self.centres + noise
-
-    def _log_densities(self, x: Tensor) -> Tensor:
-        unit_nodes, unit_weights = np.polynomial.legendre.leggauss(self.nodes)
-        place = self.centres.new_tensor((unit_nodes + 1) / 2)
-        weights = self.centres.new_tensor(unit_weights / 2) * self.power * place ** (self.power - 1)
-        curve = self.curve(place) @ self.frames.mT + self.centres[..., None, :]  # (..., nodes, 2)
-        variance = self.noise.square()
-        # Not by a matrix product, whose rounding would show far from the origin.
-        squares = sum((x[..., None, d] - curve[..., d]).square() for d in range(2))
-        terms = weights.log() - squares / (2 * variance[..., None])
-        return terms.logsumexp(-1) - (2 * math.pi * variance).log()
-
-
-def _nodes(length: float, noise: float) -> int:
-    """Return a number of nodes that are closer together on a curve than the noise."""
-    return math.ceil(1.6 * length / noise)  # they are at most (pi / 2) / nodes apart
-
-
-def _circle(place: Tensor) -> Tensor:
-    return _direction(2 * math.pi * place)
+        distance, variance = torch.linalg.vector_norm(x - self.centres, dim=-1), self.noise.square()
+        around = torch.special.i0e(distance * self.radii / variance).log()
+        across = (distance - self.radii).square() / (2 * variance)
+        return around - across - (2 * math.pi * variance).log()
 
 
 @final
@@ -335,83 +242,19 @@ class Rings(Prior):
 
     dim = 2
 
-    def _draw(self, tasks: int, random: Random) -> CurveTasks:
+    def _draw(self, tasks: int, random: Random) -> RingTasks:
         shape = tasks, self.components
-        centres = random.uniform((*shape, 2), -self.centre_scale, self.centre_scale)
-        radii = random.uniform(shape, self.radius_low, self.radius_high)
-        frames = radii[..., None, None] * torch.eye(2).to(radii)
-        noise = random.uniform(shape, self.thickness_low, self.thickness_high)
-        nodes = _nodes(2 * math.pi * self.radius_high, self.thickness_low)
-        return CurveTasks(centres, frames, noise, _circle, 1, nodes)
-
-
-@dataclass(frozen=True)
-class _Curves(Prior):
-    """Two arms, each the other turned by half a circle, in random places and directions."""
-
-    centre_scale: float = 1.4
-    scale_low: float = 1.0
-    scale_high: float = 2.0
-    noise_low: float = 0.1
-    noise_high: float = 0.25
-    box: float = 5.5
-
-    dim = 2
-
-    @abstractmethod
-    def _shape(self) -> tuple[Callable[[Tensor], Tensor], int, float]:
-        """Return an arm, the power of places along it, and its highest speed."""
-
-    def _draw(self, tasks: int, random: Random) -> CurveTasks:
-        curve, power, speed = self._shape()
-        centres = random.uniform((tasks, 2), -self.centre_scale, self.centre_scale)
-        angle = random.uniform((tasks,), 0.0, 2 * math.pi)
-        scale = random.uniform((tasks,), self.scale_low, self.scale_high)
-        mirror = random.integers(2, (tasks,)) * 2 - 1
-        first = scale[:, None] * _direction(angle)
-        second = torch.stack([-first[:, 1], first[:, 0]], dim=-1) * mirror[:, None]
-        frame = torch.stack([first, second], dim=-1)
-        noise = random.uniform((tasks,), self.noise_low, self.noise_high)
-        nodes = _nodes(speed * self.scale_high, self.noise_low)
-        arms = torch.stack([frame, -frame], dim=1), noise[:, None].expand(-1, 2)
-        return CurveTasks(centres[:, None].expand(-1, 2, -1), *arms, curve, power, nodes)
-
-
-@final
-@dataclass(frozen=True)
-class Moons(_Curves):
-    """Two interleaving half-circles with a random radius between the bounds of `scale`."""
-
-    def _shape(self) -> tuple[Callable[[Tensor], Tensor], int, float]:
-        middle = torch.tensor([0.5, 0.25])
-        return lambda place: _direction(math.pi * place) - middle.to(place), 1, math.pi
-
-
-@final
-@dataclass(frozen=True)
-class Spirals(_Curves):
-    """Two spiral arms with points spread about evenly along them.
-
-    Their outer radius is between the bounds of `scale`, and each makes some `turns`.
-    """
-
-    scale_low: float = 1.5
-    scale_high: float = 3.0
-    turns: float = 1.25
-
-    def _shape(self) -> tuple[Callable[[Tensor], Tensor], int, float]:
-        # Places grow like the square root of a uniform number, as arc length on a spiral does.
-        speed = 2 * math.pi * self.turns
-        return lambda place: place[..., None] * _direction(speed * place), 2, math.hypot(1.0, speed)
+        return RingTasks(
+            random.uniform((*shape, 2), -self.centre_scale, self.centre_scale),
+            random.uniform(shape, self.radius_low, self.radius_high),
+            random.uniform(shape, self.thickness_low, self.thickness_high),
+        )
 
 
 PRIORS: dict[str, Prior] = {
     "compact": GaussianMixtures.compact(),
     "paper": GaussianMixtures.paper(),
     "rings": Rings(),
-    "moons": Moons(),
-    "spirals": Spirals(),
-    "shapes": UniformShapes(),
 }
 """The priors that :func:`prior` returns by name."""
 

@@ -1,4 +1,4 @@
-"""Functions of tables in context: scores of rows, and filled cells."""
+"""score_rows: how usual rows are, and which are outliers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import ShapeError
 from isthmus.incontext.model import pretrained
 from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables, as_numbers
 from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores
 from isthmus.incontext.tables.questions import ConditionedTable, read_frame, read_numbers
-from isthmus.memories.base import generator_for
 from isthmus.tables.encoding import is_mixed
 from isthmus.validation import as_count, as_number, as_seed, require_kind
 
@@ -91,61 +89,3 @@ def reader_of(model: str | Path | ICLTables) -> ICLTables:
     found = pretrained(model) if isinstance(model, str | Path) else model
     require_kind(found, "model", ICLTables)
     return found
-
-
-@torch.no_grad()
-def fill_rows(
-    X: Any,
-    rows: Any = None,
-    *,
-    draws: int | None = None,
-    model: str | Path | ICLTables = "tables",
-    seed: int = 0,
-) -> Any:
-    """Fill the missing cells of rows, given the other cells and a table.
-
-    Of a data frame with categories, the result is a data frame, and `draws` are refused:
-    :meth:`ConditionedTable.sample` draws.
-
-    Parameters
-    ----------
-    X : array, Tensor or data frame (n, D)
-        The table to read; NaN marks a missing cell.
-    rows : array, Tensor or data frame (m, D), optional
-        Rows to fill. Default: those of X.
-    draws : int, optional
-        Number of random fillings, for multiple imputation. Default: one filling by the
-        conditional means, which have the least squared error.
-    model, seed
-        As in :func:`score_rows`.
-
-    Returns
-    -------
-    ndarray (m, D), or (draws, m, D)
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from isthmus.incontext import fill_rows
-    >>> petals = load_iris().data[:, 2:]
-    >>> fill_rows(petals, [[1.5, np.nan], [5.5, np.nan]]).round(1)
-    array([[1.5, 0.2],
-           [5.5, 2. ]])
-    >>> fill_rows(petals, [[1.5, np.nan]], draws=3).shape
-    (3, 1, 2)
-    """
-    table = _conditioned(reader_of(model), X)
-    if is_mixed(X):
-        if draws is not None:
-            raise InvalidInputError("draws= is for tables of numbers; leave it out.")
-        return table.fill(X if rows is None else rows)
-    density = table.energy
-    points = torch.from_numpy(_rows_like(X, X if rows is None else rows))
-    if draws is None:
-        return density.conditional_mean(points, ~points.isnan()).numpy()
-    generator = generator_for(as_seed(seed), torch.device("cpu"))
-    filled = points.repeat(as_count(draws, "draws"), 1, 1)
-    for row in points.isnan().any(1).nonzero()[:, 0].tolist():
-        drawn = density.conditional(points[row]).sample(draws, seed=generator)
-        filled[:, row, points[row].isnan()] = torch.as_tensor(drawn)
-    return filled.numpy()
