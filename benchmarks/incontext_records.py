@@ -23,9 +23,10 @@ import numpy as np
 
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.evaluation import Evaluation, Grid, evaluate
+from isthmus.incontext.model import restored
 from isthmus.incontext.priors import GaussianMixtures, Prior, Rings, prior
 from isthmus.incontext.references import BayesPredictive, FittedMixture, Reference
-from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.storage import Checkpoint
 from isthmus.io.files import write_atomically
 from isthmus.paper.report.parts.incontext import OURS, PAPER, by_objective
 
@@ -126,7 +127,7 @@ def record_objectives(path: Path, folders: list[Path]) -> None:
         if any(each["update"] == checkpoint.updates for each in run["evaluations"]):
             continue
         references = () if "references" in found else ("bayes", "kde-best")
-        scores = judged(checkpoint.restored().eval().requires_grad_(False), references)
+        scores = judged(restored(checkpoint).eval().requires_grad_(False), references)
         if references:
             found |= {"prior": scores.prior, "tasks": scores.tasks, "points": scores.points}
             found |= {"seed": scores.seed, "contexts": scores.contexts}

@@ -13,7 +13,7 @@ from isthmus.cluster import ClAM
 from isthmus.cluster.tabular import TableModel
 from isthmus.errors import InvalidInputError, MissingFileError
 from isthmus.incontext import Evaluation, pretrained
-from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.storage import Checkpoint
 from isthmus.io.reading import reading
 from isthmus.paper.attention import Experiment
 from isthmus.tables import read_table

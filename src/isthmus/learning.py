@@ -40,7 +40,7 @@ from isthmus.incontext.objectives import (
     RankingNCE,
     SlicedScoreMatching,
 )
-from isthmus.incontext.runs import Row, Weights
+from isthmus.incontext.storage import Row, Weights
 from isthmus.memories import GaussianKDE, StudentMixture
 from isthmus.memories.base import Memory
 from isthmus.normalizer import NormalizedEnergy

@@ -54,6 +54,15 @@ def test_missing_text_is_no_answer_and_a_value_that_no_row_has_is_noted(run, hou
     assert "kind=hut" in run("ask houses.csv --predict price --given kind=hut").err
 
 
+@pytest.mark.parametrize("spelling", [("0", "1"), ("no", "yes"), ("FALSE", "TRUE")])
+def test_truth_values_are_predicted_by_probabilities(run, spelling) -> None:
+    lines = [f"{spelling[row % 2]},{row % 2 * 9 + row % 7}" for row in range(40)]
+    Path("flags.csv").write_text("\n".join(["sold,price", *lines, ",3"]))
+    found = json.loads(run("ask flags.csv --predict sold --json --given price=14").out)
+    assert len(found["probabilities"]) == 2
+    assert max(found["probabilities"], key=found["probabilities"].get).upper() in "1 YES TRUE"
+
+
 def test_truth_values_are_given_as_they_are_written(run) -> None:
     lines = [f"{'true' if row % 2 else 'false'},{row % 2 * 9 + row % 7}" for row in range(40)]
     Path("flags.csv").write_text("\n".join(["sold,price", *lines]))

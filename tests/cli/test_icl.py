@@ -11,7 +11,7 @@ import torch
 from isthmus.cli.main import main
 from isthmus.incontext import ICLEBM, ICLEBMConfig, preset
 from isthmus.incontext.evaluation import Evaluation
-from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.storage import Checkpoint
 
 SMALL = ICLEBMConfig(layers=1, heads=2, width=8, box=5.5)
 

@@ -38,8 +38,8 @@ def some_evaluation() -> Evaluation:
     }
     noise = 0.05 * np.random.default_rng(0).normal(size=(len(middle), 4, 6))
     nll = dict(zip(middle, np.array([*middle.values()])[..., None] + noise, strict=True))
-    nothing: dict[str, object] = dict.fromkeys(("order", "descent"), np.zeros((4, 0)))
-    nothing |= {"normalizer_error": np.zeros((4, 6)), "reference_error": {}}
+    nothing: dict[str, object] = {"order": np.zeros((4, 0)), "reference_error": {}}
+    nothing |= {"normalizer_error": np.zeros((4, 6))}
     settings = {"prior": "a prior", "seed": 0, "points": 8, "contexts": SIZES, "temperature": 1.0}
     kl = nll["model"] - nll["truth"]
     return Evaluation(**settings, nll=nll, tempered=nll["model"], kl=kl, **nothing)

@@ -39,7 +39,7 @@ from isthmus.cluster.tabular import TableModel
 from isthmus.distributed import blocks
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained, train
-from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.storage import Checkpoint
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
 from isthmus.io.archive import read_archive, write_archive

@@ -14,7 +14,7 @@ import torch
 from isthmus.cli.main import main
 from isthmus.cluster import BasinFlow, cluster_file
 from isthmus.figures import save as save_figure
-from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.storage import Checkpoint
 from isthmus.tables import write_table
 
 RNG = np.random.default_rng(0)

@@ -17,7 +17,7 @@ import pytest
 import isthmus as ist
 from isthmus import datasets
 from isthmus.incontext import ICLEBM
-from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.storage import Checkpoint
 from isthmus.index.index import Index
 from isthmus.io.files import PARTIAL_NAMES, exclusive
 from isthmus.study import Store

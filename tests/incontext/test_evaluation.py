@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.incontext.evaluation import Evaluation, Grid, descent_error, evaluate
-from isthmus.incontext.priors import GaussianMixtures, MixtureTasks
+from isthmus.incontext.evaluation import Evaluation, Grid, evaluate
+from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.references import FittedMixture, KernelDensity, Reference
 
 COMPACT = GaussianMixtures.compact()
@@ -135,15 +135,3 @@ def test_above_two_dimensions_annealing_takes_over(tmp_path):
     assert str(Evaluation.from_json(tmp_path / "scores.json")) == str(found)
     assert np.isnan(found.order).all()
     np.testing.assert_allclose(found.kl, found.nll["model"] - found.nll["truth"])
-
-
-def test_descent_on_bowls_contracts_at_the_known_rate():
-    tasks = MixtureTasks(
-        torch.zeros(1, 1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
-    )
-    starts = torch.tensor([[[1.0, 2.0], [-2.0, 1.0]]], dtype=torch.float64)
-    energy = Gaussian(2.0).condition(torch.zeros(1, 0, 2))
-    found = descent_error(energy, tasks, starts, box=9.0, step_size=0.3, steps=7)
-    highest = 5 / 2 + math.log(2 * math.pi)
-    mine, true = (1 - 0.3 / 4) ** 7, (1 - 0.3 / 10 * 10 / highest) ** 7
-    assert float(found) == pytest.approx(5 * (mine - true) ** 2)

@@ -8,7 +8,7 @@ import torch
 
 from isthmus.errors import InvalidInputError
 from isthmus.incontext import ICLTables, TableConfig, TableTraining, pretrained, train_tables
-from isthmus.incontext.runs import Checkpoint
+from isthmus.incontext.storage import Checkpoint
 from isthmus.incontext.tables.prior import FAMILIES, SHARES, draw_batch
 from isthmus.incontext.tables.training import write_memory
 from isthmus.memories import StudentMixture

@@ -12,7 +12,7 @@ import torch
 from isthmus.errors import DivergenceError, InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained, train
 from isthmus.incontext.objectives import ContrastiveDivergence, PersistentContrastiveDivergence
-from isthmus.incontext.runs import Checkpoint, _digest_line
+from isthmus.incontext.storage import Checkpoint, _digest_line
 from isthmus.incontext.training import draw_pass, new_model
 
 SMALL = TrainingSettings(

@@ -20,6 +20,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.predict not in frame:
         names = ", ".join(map(str, frame))
         raise InvalidInputError(f"--predict {arguments.predict} is not one of {names}.")
+    asked = frame[arguments.predict]
+    if asked.dtype.kind in "iuf" and set(asked.dropna()) == {0, 1}:
+        frame[arguments.predict] = asked.astype("Int64").astype(object).where(asked.notna(), None)
+        notes += (f"{arguments.predict} holds 0 and 1 only, and is read as a truth value.",)
     given = parse_given(arguments.given, frame, truths)
     if arguments.predict in given:
         raise InvalidInputError(f"--given has {arguments.predict}, the column to predict.")

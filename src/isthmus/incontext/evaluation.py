@@ -40,10 +40,8 @@ TEMPERATURES = tuple(10 ** (i / 40) for i in range(-60, 61))
 # Of the held-out score; its seed differs from those of training.
 HELD_OUT_CONTEXTS, HELD_OUT_SEED = (0, 2, 8, 32), 2**31
 HELD_OUT_TASKS, HELD_OUT_POINTS = 16, 64
-TASKS_AT_ONCE, STARTS = 4, 16
-# The authors start descents in three quarters of the cube that holds nearly all of their data.
-START_SHARE = 0.75
-ARRAYS = ("tempered", "kl", "order", "descent", "normalizer_error")
+TASKS_AT_ONCE = 4
+ARRAYS = ("tempered", "kl", "order", "normalizer_error")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,8 +65,6 @@ class Evaluation:
         Kullback-Leibler divergence of the model's density from the true one.
     order : ndarray (contexts, some tasks)
         Divergence between the model's densities for two orders of one context.
-    descent : ndarray (contexts, some tasks)
-        Of :func:`~isthmus.incontext.evaluation.descent_error`, not in nats.
     normalizer_error : ndarray (contexts, tasks)
         Bound or standard error of the model's log-normaliser.
     reference_error : dict of ndarray (contexts, tasks)
@@ -84,7 +80,6 @@ class Evaluation:
     tempered: FloatArray
     kl: FloatArray
     order: FloatArray
-    descent: FloatArray
     normalizer_error: FloatArray
     reference_error: dict[str, FloatArray]
 
@@ -132,7 +127,6 @@ class Evaluation:
                 f"NLL at T={self.temperature:.3g}": _cells(self.tempered),
                 "KL from truth": _cells(self.kl),
                 "KL of two orders": _cells(self.order),
-                "descent error": _cells(self.descent),
                 **{
                     f"error of {name}": [f"{value:.1e}" for value in error.mean(1)]
                     for name, error in errors.items()
@@ -155,7 +149,7 @@ class Evaluation:
         )
         arrays = {f"nll_{name}": scores for name, scores in self.nll.items()}
         arrays |= {"nll_tempered": self.tempered, "kl": self.kl}
-        arrays |= {name: getattr(self, name) for name in ("normalizer_error", "order", "descent")}
+        arrays |= {"normalizer_error": self.normalizer_error, "order": self.order}
         arrays |= {f"error_{name}": error for name, error in self.reference_error.items()}
         columns = {}
         for name, each in arrays.items():  # some are known for the first tasks only
@@ -177,6 +171,7 @@ class Evaluation:
         """Read the file of :meth:`to_json`."""
         with reading(path, "evaluation") as place:
             content = json.loads(place.read_text(encoding="utf-8"))
+            content.pop("descent", None)  # of earlier versions
             content["contexts"] = tuple(content["contexts"])
             if content["temperature"] is None:
                 content["temperature"] = math.nan
@@ -234,7 +229,7 @@ def evaluate(
     grid : Grid, optional
         Default: :func:`~isthmus.incontext.evaluation.grid_for` the model and the prior.
     probes : int
-        Number of tasks on which the order of contexts and the end points of descent are tried.
+        Number of tasks on which another order of contexts is tried.
     progress : bool, optional
         Show a progress bar on stderr. Default: on a terminal, once the run takes long.
 
@@ -266,16 +261,12 @@ def evaluate(
     sequence = drawn.sample(sizes[-1], generator)
     held_out = drawn.sample(as_count(points, "points"), generator)
     ranks = torch.rand(sequence.shape[:2], generator=generator)  # of a random order
-    unit = torch.rand((tasks, STARTS, prior.dim), generator=generator, dtype=torch.float64)
-    starts = (2 * unit - 1) * START_SHARE * prior.box
     with show_progress("evaluating", tasks * len(sizes) + len(rivals), show=progress) as report:
         parts, done = [], 0
         for block in torch.arange(tasks).split(TASKS_AT_ONCE):
-            some = block[: max(0, probes - int(block[0]))]
-            parts.append(
-                _score_model(model, drawn[block], sequence[block], held_out[block],
-                             (ranks[some], starts[some]), sizes, grid, prior.box)
-            )  # fmt: skip
+            some = ranks[block[: max(0, probes - int(block[0]))]]
+            data = drawn[block], sequence[block], held_out[block], some
+            parts.append(_score_model(model, *data, sizes, grid, prior.box))
             report(done := done + len(block) * len(sizes))
         found = {key: np.concatenate([part[key] for part in parts], axis=1) for key in parts[0]}
         truth = -drawn.log_prob(held_out).mean(1).expand(len(sizes), -1)
@@ -310,17 +301,13 @@ def _score_model(
     tasks: Tasks,
     sequence: Tensor,
     points: Tensor,
-    probed: tuple[Tensor, Tensor],
+    ranks: Tensor,
     sizes: Sequence[int],
     grid: Grid | None,
     box: float,
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of :class:`Evaluation` for a few tasks, each (contexts, tasks, ...).
-
-    Other orders and descents are tried on the first tasks, by their ranks and starts, `probed`.
-    """
+    """Return the arrays of :class:`Evaluation` for a few tasks, each (contexts, tasks, ...)."""
     rows: list[dict[str, Tensor]] = []
-    ranks, starts = probed
     probes = len(ranks)
     truth = tasks.log_prob(points if grid is None else grid.nodes.expand(len(tasks), -1, -1))
     for size in sizes:
@@ -342,11 +329,7 @@ def _score_model(
                 index = ranks[:, :size].argsort(1)[..., None]
                 again = GridDensity(model, context[:probes].take_along_dim(index, 1), grid)
                 order = again.kl_from(density.log_prob[:probes])
-        row |= {"order": order, "descent": order[:0]}
-        if probes:
-            energy = model.condition(context[:probes])
-            row["descent"] = descent_error(energy, tasks[:probes], starts, box=box)
-        rows.append(row)
+        rows.append({**row, "order": order})
     return {key: torch.stack([row[key] for row in rows]).numpy() for key in rows[0]}
 
 
@@ -419,44 +402,3 @@ def held_out_score(prior: Prior, length: int) -> Callable[[ICLEBM], float]:
         return fmean(float(each.nll(points).mean()) for each in densities)
 
     return score
-
-
-@torch.no_grad()
-def descent_error(
-    energy: Energy,
-    tasks: Tasks,
-    starts: Tensor,
-    *,
-    box: float,
-    step_size: float = 3.16,
-    steps: int = 15,
-) -> Tensor:
-    r"""Return squared distances between end points of descent on a model and on the truth.
-
-    As in the authors' evaluation, both descend without noise from the same starts; the true
-    energy, :math:`-\log p`, is scaled to a maximum of 10 over the starts, and its step is a tenth
-    of the model's. Unlike theirs, descents stay in the box: their step is mostly unstable.
-
-    Parameters
-    ----------
-    energy, tasks : Energy, Tasks
-        Of a batch of B contexts, and their densities.
-    starts : Tensor (B, S, D)
-    box : float
-        Half-width of the cube that descents are clamped to.
-    step_size, steps
-        Default: the authors'.
-
-    Returns
-    -------
-    Tensor (B,)
-        Mean over the starts; NaN where the true energy is infinite.
-    """
-    mine, true = starts.clone(), starts.clone()
-    highest = (-tasks.log_prob(starts)).amax(1)[:, None, None]
-    slope = torch.func.grad(lambda x: tasks.log_prob(x).sum())
-    for _ in range(steps):
-        mine = (mine + step_size * energy.score(mine).to(mine.dtype)).clamp(-box, box)
-        true = (true + step_size / highest * slope(true)).clamp(-box, box)
-    error = (mine - true).square().sum(-1).mean(-1)
-    return torch.where(torch.isfinite(highest[:, 0, 0]), error, torch.nan)

@@ -22,11 +22,12 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from isthmus.errors import DivergenceError, InvalidInputError
+from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.objectives import StatefulObjective
-from isthmus.incontext.runs import Checkpoint, Row, Weights, metrics_log
+from isthmus.incontext.storage import Checkpoint, Row, Weights, metrics_log
 from isthmus.io.files import exclusive, write_atomically
 from isthmus.progress import progress as show_progress
-from isthmus.validation import as_count, as_path
+from isthmus.validation import as_path
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -52,13 +53,12 @@ def seeded(*words: int, device: Any = "cpu", spawn_key: tuple[int, ...] = ()) ->
 class TrainingRecipe(ABC):
     """A kind of training: what the loop must know of a model and its settings."""
 
-    # A frozen dataclass with `updates`, `clip` and `learning_rate_at(update)`.
-    settings: Any
+    settings: Any  # a frozen dataclass with `updates`, `clip` and `learning_rate_at(update)`
     # The loss, if it has a state that belongs in checkpoints.
     objective: Any = None
     # Forward and backward passes of an update, which processes share.
     passes: int = 1
-    # Weights to start from, the decay of their average if that is the result, and a way out.
+    # Weights to start from, and the decay of their average if that is the result.
     start: Weights | None = None
     average: float | None = None
     average_every: int = 1
@@ -102,22 +102,18 @@ class TrainingRecipe(ABC):
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(CheckedFields):
     """What does not change the outcome of a run; see :func:`isthmus.incontext.train`."""
 
     devices: int = 1
     accelerator: str = "auto"
     precision: Any = None
-    fabric: Fabric | None = None
+    fabric: Any = None
     log_every: int = 20
     evaluate_every: int = 500
     checkpoint_every: int | None = None
     progress: bool | None = None
     report: Callable[[Row], None] | None = None
-
-    def __post_init__(self) -> None:
-        as_count(self.log_every, "log_every")
-        as_count(self.evaluate_every, "evaluate_every")
 
 
 def run(
@@ -206,7 +202,7 @@ def _train(
             if last or done % options.log_every == 0:
                 row = state.row(loss)
                 if chief and (last or done % options.evaluate_every == 0):
-                    row[name] = held_out(_on_cpu(state.result))
+                    row[name] = held_out(deepcopy(state.result).cpu())
                     if recipe.patience and row[name] < min(state.scores, default=math.inf):
                         state.best = deepcopy(state.result.state_dict())
                 add_row(row)
@@ -350,8 +346,3 @@ class _Loss(nn.Module):
     def forward(self, update: int, part: int) -> Tensor:
         # The data are no arguments, which Fabric would round.
         return self.recipe.loss(self.network, update, part)
-
-
-def _on_cpu(network: nn.Module) -> nn.Module:
-    device = next(network.parameters()).device
-    return network if device.type == "cpu" else deepcopy(network).cpu()

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
 from isthmus.incontext.config import ICLEBMConfig
-from isthmus.incontext.storage import StoredModel, read_model
+from isthmus.incontext.storage import Checkpoint, StoredModel, read_model
 from isthmus.incontext.tables.model import ICLTables
+from isthmus.incontext.tables.network import TableConfig
 from isthmus.io.reading import reading
 from isthmus.validation import as_choice, as_path, as_points, is_transforming
 
@@ -446,19 +447,32 @@ def pretrained(name: str | Path = "mixtures-2d") -> ICLEBM | ICLTables:
         model: ICLEBM | ICLTables
         inner, unfinished = folder / "model", folder / "checkpoint.pt"
         if exists(unfinished) and not isdir(inner):
-            from isthmus.incontext.runs import Checkpoint
-
             found = Checkpoint.load(unfinished)
             settled = f"{found.updates} of its {found.settings['updates']} updates"
             warnings.warn(f"The run in {folder} has made {settled}.", UserWarning, stacklevel=2)
             with reading(unfinished, "checkpoint"):
-                model = found.restored()
+                model = restored(found)
         else:
             model = _read_model(inner if isdir(inner) else folder)
     else:
         with as_file(shipped / as_choice(str(name), "name", names)) as path:
             model = _read_model(path)
     return model.eval().requires_grad_(False)
+
+
+def restored(checkpoint: Checkpoint) -> ICLEBM | ICLTables:
+    """Return the model as it was after the last update of a run."""
+    kind, config = checkpoint.config
+    if kind != TableConfig.__name__:
+        return ICLEBM.assembled(config, checkpoint.model)
+    average = checkpoint.objective[0].items()
+    weights = {
+        name.removeprefix("module."): each for name, each in average if name[:7] == "module."
+    }
+    # A run of an energy head, which models had, kept the whole model.
+    if not config.get("head_layers"):
+        weights = {f"network.{name}": value for name, value in weights.items()}
+    return ICLTables.assembled(config, weights).double()
 
 
 def _read_model(folder: Path) -> ICLEBM | ICLTables:

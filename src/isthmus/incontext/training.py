@@ -17,8 +17,7 @@ from isthmus.incontext.loop import RunOptions, TrainingRecipe, run, seeded, with
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import ContrastiveDivergence, Objective, Proposal, RankingNCE
 from isthmus.incontext.priors import GaussianMixtures, Prior
-from isthmus.incontext.runs import Row, Weights
-from isthmus.incontext.storage import assembled
+from isthmus.incontext.storage import Row, Weights
 from isthmus.validation import as_choice, require_kind
 
 if TYPE_CHECKING:
@@ -302,4 +301,4 @@ class _EnergyRecipe(TrainingRecipe):
         return held_out_score(self.settings.prior, self.settings.length)
 
     def finished(self, weights: Weights) -> ICLEBM:
-        return cast(ICLEBM, assembled(ICLEBM, self.settings.model, weights))
+        return ICLEBM.assembled(self.settings.model, weights)

@@ -18,6 +18,8 @@ FloatArray = NDArray[np.float64]
 
 # The most frequent categories of a column become indicators; all others are alike.
 MOST_CATEGORIES = 20
+# Seconds from 1970 that times of nanoseconds hold.
+MOST_SECONDS = 2**63 // 10**9 - 1
 
 
 def encode(frame: Any) -> pd.DataFrame:
@@ -90,9 +92,11 @@ def stamps(numbers: FloatArray) -> NDArray[Any]:
 
 
 def as_times(numbers: FloatArray, dtype: Any) -> pd.Series:
-    """Return seconds since 1970 as times of a type, which may have a time zone."""
+    """Return seconds since 1970 as times of a type, within its range and in its time zone."""
     import pandas as pd
 
+    if "[ns" in str(dtype):
+        numbers = np.clip(numbers, -MOST_SECONDS, MOST_SECONDS)
     times = pd.Series(stamps(numbers))
     times = times if getattr(dtype, "tz", None) is None else times.dt.tz_localize("UTC")
     return times.astype(dtype)

@@ -25,13 +25,8 @@ from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError
 from isthmus.extras import require
 from isthmus.incontext.model import pretrained
-from isthmus.incontext.tables.model import FEWEST_ROWS, Array
-from isthmus.incontext.tables.questions import (
-    MOST_VALUES,
-    ConditionedTable,
-    read_frame,
-    read_numbers,
-)
+from isthmus.incontext.tables.model import FEWEST_ROWS, MOST_VALUES, Array
+from isthmus.incontext.tables.questions import ConditionedTable, read_frame, read_numbers
 from isthmus.memories.table_mixture import StudentMixture, TableMixture
 from isthmus.plotting import Plottable
 from isthmus.rows import checked_table

@@ -22,6 +22,8 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 FEWEST_ROWS = 5
+# The most values of a category; the rarest of more are read as one.
+MOST_VALUES = 64
 # Larger tables are read in parts of `max_rows`, at most this many.
 MOST_PARTS = 8
 # The most numbers that the components of all parts have.
@@ -119,14 +121,16 @@ class ICLTables(StoredModel):
         codes: Codes | None = None,
         names: Sequence[Any] | None = None,
         target: int | None = None,
+        origin: Any = 0.0,
     ) -> TableMixture:
         """Return the density of numbers (n, D) and categories (n, C), -1 if missing.
 
         The values of a category are 0, 1, ...; one more stands for others. `names` are those of the
-        columns, numbers first. The `target` is a number, or a category from D on.
+        columns, numbers first. The `target` is a number, or a category from D on. Numbers are
+        measured from an `origin`.
         """
         codes = np.zeros((len(table), 0), np.int64) if codes is None else codes
-        table, codes = self._checked(table, codes, names)
+        table, codes = self._checked(table - origin, codes, names)
         location, scale, varying = _units(table)
         numbers, counts = table.shape[1], codes.max(0, initial=-1) + 1
         if not varying.any() and not codes.shape[1]:
@@ -156,11 +160,12 @@ class ICLTables(StoredModel):
             all_means[:, index] = means
             all_trils[:, index[:, None], index] = trils
         unit, shares = torch.from_numpy(scale), torch.cat([each.log_shares[0] for each in parts])
-        values = [
-            torch.cat([column[:, :count], column[:, -1:]], 1).softmax(1)
-            for column, count in zip(shares.double().unbind(1), counts.tolist(), strict=True)
-        ]
-        all_means = all_means * unit + torch.from_numpy(location)
+        values = []
+        for column, count in zip(shares.double().unbind(1), counts.tolist(), strict=True):
+            known = torch.cat([column[:, :count], column[:, -1:]], 1).softmax(1)
+            kept = min(count, MOST_VALUES)  # the rarest values and those that no row has are others
+            values.append(torch.cat([known[:, :kept], known[:, kept:].sum(1, keepdim=True)], 1))
+        all_means = all_means * unit + torch.from_numpy(location + origin)
         logs = logs - math.log(len(parts))
         return TableMixture(all_means, values, all_trils * unit[:, None], dof, logs)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from isthmus.distribution import probabilities
 from isthmus.errors import DtypeError, InvalidInputError
 from isthmus.extras import require
-from isthmus.incontext.tables.model import Array, ICLTables
+from isthmus.incontext.tables.model import MOST_VALUES, Array, ICLTables
 from isthmus.incontext.tables.outliers import RowScores, odd_columns
 from isthmus.memories.gaussian import patterns
 from isthmus.memories.table_mixture import LineAt, StudentMixture, TableMixture
@@ -35,8 +35,6 @@ from isthmus.validation import as_array, as_count, as_number, as_seed, rectangul
 if TYPE_CHECKING:
     import pandas as pd
 
-# The most values of a category; the rarest of more are read as one.
-MOST_VALUES = 64
 # Rows times components of one pass, and what the components that are left out share of a row.
 BLOCK_ENTRIES, LEAST_SHARE = 2**20, 1e-7
 # Steps of the search for a quantile, which doubles its digits in most, and its error.
@@ -55,8 +53,8 @@ def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTabl
         distinct = frame.iloc[:, place].nunique()
         if distinct > max(MOST_VALUES, len(frame) / 2):
             raise InvalidInputError(
-                f"Column {columns[place]!r} holds text that hardly repeats ({distinct} "
-                "values). Leave it out."
+                f"Column {columns[place]!r} holds text, or other values than numbers and times, "
+                f"that hardly repeats ({distinct} values). Leave it out."
             )
     order, asked = _order(coding), None
     if target is not None:
@@ -64,7 +62,11 @@ def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTabl
         asked = order.index(columns.index(target))
     numbers, codes = coding.codes(frame)
     names = [columns[place] for place in order]
-    energy = reader.density_of(numbers, codes.astype(np.int64), names, asked)
+    # Times count from the first one, as nothing depends on 1970.
+    times = [coding.kinds[place] == "time" for place in order[: numbers.shape[1]]]
+    first = np.where(times, np.nanmin(numbers, 0, initial=np.inf), 0.0)
+    origin = np.where(np.isfinite(first), first, 0.0)
+    energy = reader.density_of(numbers, codes.astype(np.int64), names, asked, origin)
     return _conditioned(energy, coding, columns, tuple(frame.dtypes), numbers)
 
 
@@ -312,13 +314,16 @@ class ConditionedTable:
                 values: Any = np.array(self._coding.categories[place], dtype=object)[best]
             else:
                 values = filled[:, at].numpy()[gaps]
-                if kind == "time":
-                    values = self._as_column(place, values).to_numpy()
-                if self._dtypes[place].kind in "iu":
-                    values = np.round(values)
+            if gaps.all():
+                result.isetitem(place, self._as_column(place, values).set_axis(frame.index))
+                continue
+            if kind == "time":
+                values = self._as_column(place, values).to_numpy()
+            elif self._dtypes[place].kind in "iu":
+                values = np.round(values)
             column = frame.iloc[:, place].copy()
-            if column.isna().all() or (kind == "category" and column.dtype.kind in "iuf"):
-                column = column.astype(object)  # also numbers that are given for a category
+            if kind == "category" and column.dtype.kind in "iuf":
+                column = column.astype(object)  # numbers that are given for a category
             if isinstance(column.dtype, pd.CategoricalDtype):
                 column = column.cat.add_categories(set(values) - set(column.cat.categories))
             if column.dtype.kind in "iu" and self._dtypes[place].kind not in "iu":
@@ -350,6 +355,8 @@ class ConditionedTable:
             columns[name] = part._as_column(place, values)
         for name, value in known.items():
             place, columns[name] = self.columns.index(name), pd.Series([value] * n)
+            if self._coding.kinds[place] == "time":
+                columns[name] = self._as_column(place, seconds([value] * n))
             if self._coding.kinds[place] == "number":
                 typed = pd.to_numeric(columns[name]).astype(self._dtypes[place])
                 columns[name] = typed if bool((typed == value).all()) else columns[name]
@@ -537,6 +544,9 @@ class ConditionedTable:
         x, seen = self._coded(frame)
         count, means = self.energy.n_numbers, self.energy.means
         x[:, :count] = torch.where((means == means[0]).all(0), means[0], x[:, :count])
+        for place, values in self._coding.categories.items():
+            if len(values) == 1:
+                x[:, self._at[place]] = 0.0
         return frame, x, seen
 
     def _frame(self, rows: Any, asked: Any = None) -> pd.DataFrame:

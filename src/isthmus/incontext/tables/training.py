@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
-from isthmus.incontext.runs import Row, Weights
-from isthmus.incontext.storage import assembled
+from isthmus.incontext.storage import Row, Weights
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
 from isthmus.incontext.tables.prior import Batch, draw_batch, draw_mixed
@@ -264,7 +263,7 @@ class TableRecipe(TrainingRecipe):
     def finished(self, weights: Weights) -> ICLTables:
         """Return the model with the given weights."""
         named = {f"network.{name}": value for name, value in weights.items()}
-        return cast(ICLTables, assembled(ICLTables, self.settings.model, named))
+        return ICLTables.assembled(self.settings.model, named)
 
 
 def train_tables(
