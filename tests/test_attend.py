@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import isthmus as ist
 from isthmus.attend import Keys, Metric, attend
-from isthmus.kernel import fused
+from isthmus.kernel import fused, logits
 
 DOUBLE = torch.float64
 METRICS = ["dot", "sqeuclidean"]
@@ -32,6 +32,7 @@ def take_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             "isthmus.kernel.attention.PLAIN_LOGITS", sys.maxsize if path == "plain" else 0
         )
         monkeypatch.setattr(fused, "BLOCK_ENTRIES", block_entries)
+        monkeypatch.setattr(logits, "BLOCK_ENTRIES", block_entries)
         monkeypatch.setattr(fused, "_has_flash_kernel", lambda _: path == "fused")
 
     return take

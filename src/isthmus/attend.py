@@ -93,8 +93,8 @@ def attend(
     -------
     Attention
         ``logsumexp`` (...) and ``mean`` (..., D), with ``error_bound`` and ``confidence_bound``
-        where they apply. Without an index, differentiable in queries, memories, bias and beta;
-        second derivatives hold a Q x N matrix. Float32 logits that would be off by 1e-3 are
+        where they apply. Without an index, differentiable in queries, memories, bias and beta,
+        any number of times. Float32 logits that would be off by 1e-3 are
         computed in float64.
 
     Examples

@@ -97,7 +97,7 @@ def test_blocks_of_queries_change_nothing(family, alpha, monkeypatch):
 
     whole = results()
     monkeypatch.setattr(sparse, "MANY_LOGITS", 1)
-    monkeypatch.setattr(sparse, "BLOCK_ENTRIES", 3 * 1500)
+    monkeypatch.setattr("isthmus.kernel.logits.BLOCK_ENTRIES", 3 * 1500)
     for expected, found in zip(whole, results(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
 

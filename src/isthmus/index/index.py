@@ -6,7 +6,7 @@ import hashlib
 import math
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,27 +15,69 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.index.cells import Partition, partition
-from isthmus.index.codes import Codes
 from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
 from isthmus.kernel.logits import Keys, tensor_version
 from isthmus.validation import as_path
 
-if TYPE_CHECKING:
-    from isthmus.index.selection import Balls
-
+FloatArray = NDArray[np.float64]
 FORMAT = "isthmus-index-2"
-# Rows that choose the axes of boxes, and rows that are rotated at once.
-AXIS_ROWS, BLOCK_ROWS = 2**14, 2**16
+# Cells whose balls are found at once, and rows that are encoded at once.
+GROUPS, BLOCK_ROWS = 512, 2**13
 # Larger coordinates could overflow when distances are squared.
 LARGEST = {torch.float32: 1e17, torch.float64: 1e150}
+
+
+class Codes(NamedTuple):
+    """Memories about their centre, as integers times a scale of the row and one of the column."""
+
+    values: Tensor  # (N, D), int8
+    columns: FloatArray  # (D,)
+    rows: NDArray[np.float32]  # (N,)
+    squares: FloatArray  # (N,): of the memories about the centre
+    error: float  # the largest distance of a memory from its code
+    length: float  # the largest norm of a row of values times its scale
+
+    @classmethod
+    def of(cls, points: NDArray[Any], centre: FloatArray) -> Codes:
+        """Encode points (N, D) about a centre (D,), block by block."""
+        count, dim = points.shape
+        blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, count, BLOCK_ROWS)]
+        moments = sum(np.square(points[block] - centre).sum(0) for block in blocks)
+        columns = np.sqrt(moments / count)
+        columns[columns == 0] = 1.0
+        values, squares = np.empty((count, dim), np.int8), np.empty(count)
+        rows = np.empty(count, np.float32)
+        error = length = 0.0
+        for block in blocks:
+            apart = points[block] - centre
+            scaled = apart / columns
+            # A little more than the largest, so that 127 is never exceeded by rounding.
+            rows[block] = np.maximum(np.abs(scaled).max(1) / 126.9, np.finfo(np.float32).tiny)
+            own = rows[block, None].astype(np.float64)
+            rounded = np.rint(scaled / own)
+            values[block] = rounded
+            squares[block] = np.einsum("nd,nd->n", apart, apart)
+            decoded = rounded * own
+            error = max(error, float(np.square(apart - decoded * columns).sum(1).max()))
+            length = max(length, float(np.square(decoded).sum(1).max()))
+        error, length = (math.sqrt(each) * (1 + 1e-9) for each in (error, length))
+        return cls(torch.from_numpy(values), columns, rows, squares, error, length)
+
+
+class Balls(NamedTuple):
+    """Balls that hold cells, and the first row of each leaf, or leaf of each top."""
+
+    centres: NDArray[np.floating]  # (C, D)
+    radii: NDArray[np.floating]  # (C,)
+    first: NDArray[np.int64]  # (C + 1,)
 
 
 class Index:
     """An index of memories, with which :func:`attend` skips those that provably do not matter.
 
     Memories are grouped into cells of about 32 by k-means on two levels (at medians, up to three
-    dimensions), each with a ball and a box that hold it; the index holds a copy of them in that
+    dimensions), each with a ball that holds it; the index holds a copy of them in that
     order. It does not depend on the bandwidth, so one index serves any number of energies.
 
     Parameters
@@ -59,8 +101,7 @@ class Index:
 
     points: NDArray[Any]
     order: NDArray[np.int64]
-    centre: NDArray[np.float64]
-    axes: NDArray[np.float64]
+    centre: FloatArray
     leaves: Balls
     tops: Balls
 
@@ -76,56 +117,19 @@ class Index:
     def _set(self, points: NDArray[Any], cells: Partition) -> None:
         """Fill in the cells of points in their order."""
         self.order, self.points = cells.order, np.ascontiguousarray(points)
-        self.centre, self.axes = _axes(self.points)
-        self.leaves = self._bounds(cells.leaf_first, cells.leaf_first)
-        self.tops = self._bounds(cells.leaf_first[cells.top_first], cells.top_first)
-
-    def _bounds(self, rows: NDArray[np.int64], first: NDArray[np.int64]) -> Balls:
-        """Return the balls and boxes of cells whose points begin at `rows`, block by block.
-
-        Radii are rounded up and boxes outwards, which also covers the errors of rotations.
-        """
-        from isthmus.index.selection import Balls
-
-        dim, dtype = self.dim, self.points.dtype
-        unit = np.finfo(dtype).eps / 2
-        raised = 1 + (dim + 8) * 2.0**-52 + 4 * unit
-        # The largest error of a rotated coordinate: rotations are computed in float64.
-        slack = (dim + 4) ** 1.5 * 2.0**-50 * self.extent
-        parts, start = [], 0
-        while start < len(rows) - 1:
-            stop = int(np.searchsorted(rows, rows[start] + BLOCK_ROWS))
-            stop = min(max(stop, start + 1), len(rows) - 1)
-            places, sizes = rows[start:stop] - rows[start], np.diff(rows[start : stop + 1])
-            points = self.points[rows[start] : rows[stop]].astype(np.float64)
-            apart = points - np.repeat(points[places], sizes, 0)
-            centres = points[places] + np.add.reduceat(apart, places) / sizes[:, None]
-            centres = centres.astype(dtype)
-            apart = points - np.repeat(centres.astype(np.float64), sizes, 0)
-            squares = np.maximum.reduceat(np.einsum("nd,nd->n", apart, apart), places)
-            rotated = self.rotated(points)
-            low, high = np.minimum.reduceat(rotated, places), np.maximum.reduceat(rotated, places)
-            low, high = low - slack - 2 * unit * np.abs(low), high + slack + 2 * unit * np.abs(high)
-            ends = np.sqrt(squares) * raised, low, high
-            parts.append((centres, *(end.astype(dtype) for end in ends)))
-            start = stop
-        centres, radii, low, high = map(np.concatenate, zip(*parts, strict=True))
-        return Balls(centres, radii, low, high, first)
-
-    def rotated(self, points: NDArray[Any]) -> NDArray[np.float64]:
-        """Return points (n, D) about the centre, along the axes of the boxes, in float64."""
-        turned: NDArray[np.float64] = (points.astype(np.float64) - self.centre) @ self.axes
-        return turned
+        self.centre = np.asarray(self.points.mean(0, dtype=np.float64))
+        self.leaves = _balls(self.points, np.zeros(len(points)), cells.leaf_first)
+        self.tops = _balls(self.leaves.centres, self.leaves.radii, cells.top_first)
 
     @cached_property
     def extent(self) -> float:
-        """An upper bound on the distance of a memory from the centre of the boxes."""
+        """An upper bound on the distance of a memory from the centre of all."""
         low, high = (f(self.points, axis=0).astype(np.float64) for f in (np.min, np.max))
         corner = np.maximum(np.abs(low - self.centre), np.abs(high - self.centre))
         return float(np.linalg.norm(corner)) * (1 + 1e-12)
 
     @cached_property
-    def squares(self) -> NDArray[np.float64]:
+    def squares(self) -> FloatArray:
         """The squared norms of the memories, in the order of the cells."""
         return np.einsum("nd,nd->n", self.points, self.points, dtype=np.float64)
 
@@ -276,14 +280,23 @@ def is_indexable(memories: Tensor) -> bool:
     return math.isfinite(largest) and largest < LARGEST[memories.dtype]
 
 
-def _axes(points: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the centre of some points and their principal axes (D, D), orthonormal columns."""
-    some = points[:: max(len(points) // AXIS_ROWS, 1)].astype(np.float64)
-    centre = some.mean(0)
-    apart = some - centre
-    scale = float(np.abs(apart).max()) or 1.0
-    _, axes = np.linalg.eigh((apart / scale).T @ (apart / scale))
-    return centre, np.ascontiguousarray(axes[:, ::-1])
+def _balls(centres: NDArray[Any], radii: NDArray[Any], first: NDArray[np.int64]) -> Balls:
+    """Return balls that hold groups of balls, with radii rounded up, some groups at a time."""
+    dim, dtype = centres.shape[1], centres.dtype
+    raised = 1 + (dim + 8) * 2.0**-52 + 4 * np.finfo(dtype).eps
+    parts = []
+    for start in range(0, len(first) - 1, GROUPS):
+        some = first[start : start + GROUPS + 1]
+        inside, places, sizes = slice(some[0], some[-1]), some[:-1] - some[0], np.diff(some)
+        points = centres[inside].astype(np.float64)
+        apart = points - np.repeat(points[places], sizes, 0)
+        middle = points[places] + np.add.reduceat(apart, places) / sizes[:, None]
+        middle = middle.astype(dtype)
+        apart = points - np.repeat(middle.astype(np.float64), sizes, 0)
+        reach = np.sqrt(np.einsum("nd,nd->n", apart, apart)) + radii[inside]
+        parts.append((middle, (np.maximum.reduceat(reach, places) * raised).astype(dtype)))
+    middles, reaches = map(np.concatenate, zip(*parts, strict=True))
+    return Balls(middles, reaches, first)
 
 
 def digest_of(memories: NDArray[Any]) -> str:

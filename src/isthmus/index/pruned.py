@@ -19,7 +19,7 @@ Dot products are distances with the bias :math:`\beta \lVert m_n \rVert^2 / 2`.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,11 +34,9 @@ from isthmus.kernel.logits import Keys, Metric
 from isthmus.validation import is_transforming
 
 FloatArray = NDArray[np.float64]
-# Queries of a tile. A tile that needs many memories is halved as long as it is wider than the radii
-# of its queries times a factor.
+# Neighbouring queries that share their cells. A tile that needs many memories is halved as long as
+# it is wider than the radii of its queries times a factor.
 TILE, LEAST_TILE, MANY_ROWS, WIDE = 64, 8, 2048, 1.5
-# Tiles whose results are put together at once.
-BATCH = 64
 # Entries of gathered memories for one call of the kernel: 16 MiB in float32.
 GATHERED_ENTRIES = 2**22
 # A tile is computed in float64 if beta times the square of its radius is larger.
@@ -52,19 +50,12 @@ SAMPLE_TILES = 8
 
 def is_prunable(queries: Tensor, *others: Tensor | None) -> bool:
     """Return True if queries can be sent through an index: no gradients, on the CPU, not huge."""
-    if is_transforming() or queries.device.type != "cpu" or not is_indexable(queries):
+    if is_transforming() or queries.device.type != "cpu" or queries.numel() == 0:
+        return False
+    if not is_indexable(queries):
         return False
     tensors = [queries, *(each for each in others if each is not None)]
     return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
-
-
-class Needed(NamedTuple):
-    """The rows of neighbouring queries, and the leaves of the memories that they need."""
-
-    rows: slice
-    centre: NDArray[np.floating]  # (1, D)
-    leaves: NDArray[np.int64]
-    needed: int  # memories in the leaves
 
 
 class Weights:
@@ -75,31 +66,25 @@ class Weights:
 
     def __init__(self, index: Index, bias: Tensor | None, beta: float, metric: Metric) -> None:
         self.metric, self.beta = metric, beta if metric == "sqeuclidean" else 0.5 * beta
-        own = None if bias is None else bias.detach().double().numpy()[index.order]
-        total = own
-        if metric == "dot":
-            total = self.beta * index.squares
-            total = total if own is None else total + own
-        nothing = np.zeros(0)
-        self.own = nothing if own is None else own
-        self.total = nothing if total is None else total
-        self.leaf_raise = self.top_raise = nothing
-        self.most = self.size = 0.0
-        if total is not None:
-            leaf_maxima = np.maximum.reduceat(total, index.leaves.first[:-1])
-            self.leaf_raise = leaf_maxima / self.beta
-            top_maxima = np.maximum.reduceat(leaf_maxima, index.tops.first[:-1])
-            self.top_raise = top_maxima / self.beta
-            self.most = float(leaf_maxima.max())
-        if own is not None:
-            self.size = float(np.abs(own[own > -np.inf]).max())
+        self.own = np.zeros(index.n_memories)
+        if bias is not None:
+            self.own = bias.detach().double().numpy()[index.order]
+        self.total = self.own + self.beta * index.squares if metric == "dot" else self.own
+        self.size = float(np.abs(self.own[self.own > -np.inf]).max())
+        leaf_maxima = np.maximum.reduceat(self.total, index.leaves.first[:-1])
+        top_maxima = np.maximum.reduceat(leaf_maxima, index.tops.first[:-1])
+        self.leaf_raise, self.top_raise = leaf_maxima / self.beta, top_maxima / self.beta
+        self.most = float(leaf_maxima.max())
 
 
 class Plan:
     """Queries (Q, D) in tiles of neighbours, and the radii beyond which memories do not matter."""
 
+    kept = 0.0
+    """The share of pairs of queries and memories that were computed."""
+
     def __init__(self, queries: Tensor, index: Index, weights: Weights, tol: float) -> None:
-        self.index, self.weights, self.metric, self.tol = index, weights, weights.metric, tol
+        self.index, self.weights, self.tol = index, weights, tol
         self.scale = 2 * weights.beta
         values = np.ascontiguousarray(queries.detach().numpy())
         leaves, bounds = lower_bounds_of(values, index, weights)
@@ -108,182 +93,123 @@ class Plan:
         with np.errstate(over="ignore", invalid="ignore"):
             squares = (math.log(index.n_memories / tol) - self.bounds) / weights.beta
         self.squares = np.minimum(squares + 1e-12 * np.abs(squares), np.finfo(np.float64).max)
-        self.unit = float(np.finfo(values.dtype).eps) / 2
-        self._cells = np.empty(index.n_cells, dtype=np.int64)
+        starts = range(0, len(values), TILE)
+        self.tiles = [slice(start, min(start + TILE, len(values))) for start in starts]
 
-    def _tiles(self, start: int, stop: int) -> list[Needed]:
-        """Select memories for the sorted queries from `start` to `stop`, tile by tile."""
-        waiting = [(first, min(first + TILE, stop), False) for first in range(start, stop, TILE)]
-        waiting.reverse()
-        tiles = []
-        while waiting:
-            first, last, many = waiting.pop()
-            queries, reach = self.queries[first:last], np.sqrt(self.squares[first:last].clip(0))
-            centre = queries[:1] + (queries - queries[:1]).mean(0)
-            wide = np.square(queries - centre).sum(1).max() ** 0.5 / (reach.mean() or np.inf)
-            middle, divisible = (first + last) // 2, wide > WIDE and last - first >= 2 * LEAST_TILE
-            tile = None if many and divisible else self._select(slice(first, last), centre)
-            if tile is None or (divisible and tile.needed > MANY_ROWS):
-                waiting += [(middle, last, True), (first, middle, True)]
-            else:
-                tiles.append(tile)
-        return tiles
+    def _parts(self, rows: slice) -> list[tuple[slice, NDArray[np.int64], int]]:
+        """Return the parts of a tile, the leaves that each needs, and the number of memories."""
+        from isthmus.index.loops import near_balls
 
-    def _select(self, rows: slice, centre: NDArray[np.floating]) -> Needed:
-        """Return the leaves that the queries of a tile need."""
-        from isthmus.index.selection import Tile, select_leaves
-
-        index, queries = self.index, self.queries[rows]
-        turned = index.rotated(queries)
-        share = 2 * self.unit + (index.dim + 4) ** 1.5 * 2.0**-50
-        slack = share * np.sqrt(np.einsum("qd,qd->q", turned, turned))
-        rotated = turned.astype(queries.dtype)
-        tile = Tile(queries, rotated, self.squares[rows], slack, centre, self.unit)
-        raises = self.weights.top_raise, self.weights.leaf_raise
-        found, count = select_leaves(tile, index.tops, index.leaves, *raises, self._cells)
-        return Needed(rows, centre, self._cells[:found].copy(), count)
+        tops, leaves, weights = self.index.tops, self.index.leaves, self.weights
+        tile, all_tops = (self.queries[rows], self.squares[rows]), np.arange(len(tops.radii))
+        found = near_balls(*tile, tops, weights.top_raise, all_tops)
+        found = near_balls(*tile, leaves, weights.leaf_raise, _spans(tops.first, found))
+        needed, size = int((leaves.first[found + 1] - leaves.first[found]).sum()), len(tile[0])
+        if needed > MANY_ROWS and size >= 2 * LEAST_TILE:
+            width = np.linalg.norm(tile[0] - tile[0].mean(0), axis=1).max()
+            if width > WIDE * np.sqrt(tile[1].clip(0)).mean():
+                middle = rows.start + size // 2
+                halves = slice(rows.start, middle), slice(middle, rows.stop)
+                return [part for half in halves for part in self._parts(half)]
+        return [(rows, found, needed)]
 
     def kept_share(self, tiles: int = SAMPLE_TILES) -> float:
         """Return the share of memories that a few tiles need, without computing anything else."""
-        total, needed, pairs = len(self.queries), 0, 0
-        firsts = np.random.RandomState(0).permutation(np.arange(0, total, TILE))
-        for first in firsts[:tiles].tolist():
-            for tile in self._tiles(first, min(first + TILE, total)):
-                pairs += tile.needed * (tile.rows.stop - tile.rows.start)
-                needed += tile.rows.stop - tile.rows.start
-        return pairs / max(needed * self.index.n_memories, 1)
+        some = np.random.RandomState(0).permutation(len(self.tiles))[:tiles]
+        parts = [part for place in some for part in self._parts(self.tiles[place])]
+        sizes, needed = np.array([(rows.stop - rows.start, count) for rows, _, count in parts]).T
+        return float(sizes @ needed) / (sizes.sum() * self.index.n_memories)
 
     def attention(self, shape: torch.Size, keys: Keys) -> Attention:
         """Return the log-sum-exp and the mean about the centre of the keys, with bounds.
 
         `shape` (..., D) is that of the queries before they were flattened.
         """
-        total, centre = len(self.queries), keys.centre
-        none = centre.new_zeros(0)
-        parts = [self._batch(first, centre) for first in range(0, total, TILE * BATCH)]
-        parts = parts or [(none, centre.new_zeros(0, len(centre)), none, none, none)]
+        (count, dim), queries = self.queries.shape, torch.from_numpy(self.queries)
+        parts = [part for tile in self.tiles for part in self._parts(tile)]
+        sizes = torch.tensor([rows.stop - rows.start for rows, _, _ in parts], dtype=torch.int64)
+        kept = torch.tensor([needed for _, _, needed in parts], dtype=torch.float64)
+        kept = kept.repeat_interleave(sizes)
+        self.kept = float(kept.mean()) / self.index.n_memories
+        tiles = queries.split(sizes.tolist())
+        centres = [tile[0] + (tile - tile[0]).mean(0) for tile in tiles]
+        about = torch.stack(centres).repeat_interleave(sizes, 0)
+        shifted, is_dot = queries - about, self.weights.metric == "dot"
+        exact, squares = shifted.double(), shifted.square().sum(1)
+        pooled = torch.empty(count, dim + 2, dtype=torch.float64)
+        sums, unit = torch.empty(2, count, dtype=torch.float64)
+        for (rows, leaves, _), centre in zip(parts, centres, strict=True):
+            heads = (queries if is_dot else shifted)[rows]
+            if float(squares[rows].max()) > FLOAT32_TILE_LIMIT / (0.5 * self.scale):
+                exact[rows] = queries[rows].double() - centre.double()
+                heads = (queries if is_dot else exact)[rows].double()
+            unit[rows] = torch.finfo(heads.dtype).eps / 2
+            sums[rows], pooled[rows] = self._attend(heads, leaves, centre.numpy())
+        about = about.double()
+        row, products, heights = self._rows(exact, about, pooled[:, dim + 1].clamp(min=0))
+        total = sums + row
+        rounding = (dim + 4) * unit * self.scale * products
+        rounding += unit * (2 * sums.abs() + 2 * row.abs() + 2 * self.weights.size + 64)
+        rounding += unit * kept / 512 + torch.finfo(queries.dtype).eps * total.abs()
+        # Log-sum-exps of distances, as the lower bounds are.
+        excess = torch.from_numpy(self.bounds) - (total - heights) + rounding
+        share = excess.clamp(max=0.0).exp() * (self.tol * (1 - kept / self.index.n_memories))
+        squares = torch.from_numpy(self.squares) + self.weights.most / self.weights.beta
+        radius = squares.clamp(min=0.5 / self.weights.beta).sqrt()
+        step = torch.linalg.vector_norm(pooled[:, :dim] - exact, dim=1)
+        error = torch.where(share > 0, share * (radius + step), 0.0)
+        mean = pooled[:, :dim] + (about - keys.centre.double())
         back = torch.from_numpy(np.argsort(self.order))
-        sums, means, *bounds = (torch.cat(column)[back] for column in zip(*parts, strict=True))
-        error_bound = ErrorBound(*(bound.reshape(shape[:-1]) for bound in bounds))
-        return Attention(sums.reshape(shape[:-1]), means.reshape(shape), error_bound)
+        found = (
+            each.to(queries.dtype)[back] for each in (total, torch.log1p(share), error, rounding)
+        )
+        logsumexp, *bounds = (each.reshape(shape[:-1]) for each in found)
+        return Attention(
+            logsumexp, mean.to(queries.dtype)[back].reshape(shape), ErrorBound(*bounds)
+        )
 
-    _kept = 0
-
-    @property
-    def kept(self) -> float:
-        """The share of pairs of queries and memories that were computed."""
-        return float(self._kept) / max(len(self.queries) * self.index.n_memories, 1)
-
-    def _batch(self, first: int, centre: Tensor) -> tuple[Tensor, ...]:
-        """Return the results of sorted queries, from the `first` on."""
-        tiles = self._tiles(first, min(first + TILE * BATCH, len(self.queries)))
-        rows = slice(tiles[0].rows.start, tiles[-1].rows.stop)
-        queries = torch.from_numpy(self.queries[rows])
-        count, dim = queries.shape
-        starts = np.array([tile.rows.start - first for tile in tiles])
-        sizes = torch.tensor([tile.rows.stop - tile.rows.start for tile in tiles])
-        centres = torch.from_numpy(np.concatenate([tile.centre for tile in tiles]))
-        about = centres.repeat_interleave(sizes, 0)
-        shifted = queries - about
-        limit = FLOAT32_TILE_LIMIT / (0.5 * self.scale)
-        width = max(HEAD_WIDTH, dim + 2) if queries.dtype == torch.float32 else dim + 2
-        heads = queries.new_zeros(count, width)
-        heads[:, :dim] = queries if self.metric == "dot" else shifted
-        heads[:, dim] = 1.0
-        largest = np.maximum.reduceat(shifted.square().sum(1).numpy(), starts)
-        sums = torch.empty(count, dtype=torch.float64)
-        pooled = torch.empty(count, width, dtype=torch.float64)
-        kept = torch.empty(count, dtype=torch.float64)
-        unit = torch.full((count,), self.unit, dtype=torch.float64)
-        exact = shifted.double()
-        for tile, widest in zip(tiles, largest, strict=True):
-            some = slice(tile.rows.start - first, tile.rows.stop - first)
-            head = heads[some]
-            if head.dtype == torch.float32 and widest > limit:
-                exact[some] = queries[some].double() - about[some].double()
-                head, unit[some] = head.double(), FLOAT64_UNIT
-                if self.metric == "sqeuclidean":
-                    head[:, :dim] = exact[some]
-            sums[some], pooled[some] = self._attend(head, tile.leaves, tile.centre[0])
-            kept[some] = tile.needed
-        self._kept += int(kept.sum())
-        return self._finish(rows, exact, about, centre, sums, pooled, kept, unit)
+    def _rows(self, shifted: Tensor, about: Tensor, spread: Tensor) -> tuple[Tensor, ...]:
+        """Return terms of queries: of their logits, of the size of products, and of distances."""
+        if self.weights.metric == "sqeuclidean":
+            row = -0.5 * self.scale * shifted.square().sum(1)
+            lengths = torch.linalg.vector_norm(shifted, dim=1)
+            return row, lengths * spread.sqrt() + 0.5 * spread, torch.zeros_like(row)
+        queries = torch.from_numpy(self.queries).double()
+        squares = queries.square().sum(1)
+        row = self.scale * (queries * about).sum(1)
+        return row, (squares * spread).sqrt(), 0.5 * self.scale * squares
 
     def _attend(
-        self, heads: Tensor, leaves: NDArray[np.int64], centre: NDArray[np.floating]
+        self, heads: Tensor, leaves: NDArray[np.int64], centre: NDArray[Any]
     ) -> tuple[Tensor, Tensor]:
-        """Return the log-sum-exp (m,) and the pooled rows (m, W) of some leaves."""
-        from isthmus.index.selection import gather
+        """Return the log-sum-exp of a tile (m,), and means of memories and of their squares."""
+        from isthmus.index.loops import gather
 
-        first, width = self.index.leaves.first, heads.shape[1]
-        ends = np.cumsum(first[leaves + 1] - first[leaves])
+        bias, dim, dtype = self.weights.own, heads.shape[1], heads.dtype
+        memories = _spans(self.index.leaves.first, leaves)
+        memories = memories[bias[memories] > -np.inf]
+        is_dot = self.weights.metric == "dot"
+        # Narrower heads are slower in float32.
+        width = max(HEAD_WIDTH, dim + 2) if dtype == torch.float32 else dim + 2
+        queries = heads.new_zeros(len(heads), width)
+        queries[:, :dim], queries[:, dim] = heads, 1.0
         most = max(GATHERED_ENTRIES // width, TILE)
-        found, start = [], 0
-        while start < len(leaves):
-            before = int(ends[start - 1]) if start else 0
-            stop = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
-            buffer = torch.zeros(int(ends[stop - 1]) - before, width, dtype=heads.dtype)
-            count = gather(
-                self.index.points,
-                self.weights.own,
-                first,
-                leaves[start:stop],
-                centre,
-                self.scale,
-                self.metric == "dot",
-                buffer.numpy(),
+        found = []
+        for start in range(0, len(memories), most):
+            rows = memories[start : start + most]
+            keys = queries.new_zeros(1, 1, len(rows), width)
+            gather(self.index.points, bias, self.scale, is_dot, centre, rows, keys[0, 0].numpy())
+            means, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                queries[None, None], keys, keys, scale=self.scale
             )
-            start = stop
-            if count:
-                keys = buffer[None, None, :count]
-                means, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                    heads[None, None], keys, keys, scale=self.scale
-                )
-                found.append((sums[0, 0], means[0, 0]))
-        if len(found) == 1:
-            return found[0]
+            found.append((sums[0, 0], means[0, 0, :, : dim + 2]))
         return merged(*(torch.stack(column) for column in zip(*found, strict=True)))
 
-    def _finish(
-        self,
-        rows: slice,
-        shifted: Tensor,
-        about: Tensor,
-        centre: Tensor,
-        sums: Tensor,
-        pooled: Tensor,
-        kept: Tensor,
-        unit: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Return the log-sum-exp, the mean about `centre`, and the three bounds of a batch."""
-        dim, scale, dtype = shifted.shape[1], self.scale, about.dtype
-        about = about.double()
-        mean, spread = pooled[:, :dim], pooled[:, dim + 1].clamp(min=0)
-        if self.metric == "dot":
-            exact = torch.from_numpy(self.queries[rows]).double()
-            row, squares = scale * (exact * about).sum(1), exact.square().sum(1)
-            distance_row = 0.5 * scale * squares
-            products = squares.sqrt() * spread.sqrt()
-        else:
-            row = -0.5 * scale * shifted.square().sum(1)
-            distance_row = torch.zeros_like(row)
-            products = torch.linalg.vector_norm(shifted, dim=1) * spread.sqrt() + 0.5 * spread
-        total = sums + row
-        rounding = (dim + 4) * unit * scale * products
-        rounding += unit * (2 * sums.abs() + 2 * row.abs() + 2 * self.weights.size + 64)
-        rounding += unit * kept / 512 + torch.finfo(dtype).eps * total.abs()
-        # Log-sum-exps of distances, as the lower bounds are.
-        heights = total - distance_row
-        left_out = (self.index.n_memories - kept) / self.index.n_memories
-        excess = torch.from_numpy(self.bounds[rows]) - heights + rounding
-        share = self.tol * excess.clamp(max=0.0).exp() * left_out
-        squares = torch.from_numpy(self.squares[rows]) + self.weights.most / self.weights.beta
-        radius = squares.clamp(min=0.5 / self.weights.beta).sqrt()
-        step = torch.linalg.vector_norm(mean - shifted, dim=1)
-        error = torch.where(share > 0, share * (radius + step), 0.0)
-        moved = mean + (about - centre.double())
-        found = total, moved, torch.log1p(share), error, rounding
-        return tuple(each.to(dtype) for each in found)
+
+def _spans(first: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows from first[c] to first[c + 1] of each chosen c."""
+    sizes = first[chosen + 1] - first[chosen]
+    return np.repeat(first[chosen] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
 
 
 def _scaled(points: NDArray[np.floating], centre: FloatArray, scale: float) -> Tensor:
@@ -297,7 +223,7 @@ def lower_bounds_of(
 
     The bounds are on log-sum-exps of distances.
     """
-    from isthmus.index.selection import lower_bounds, nearest_leaves
+    from isthmus.index.loops import lower_bounds, nearest_leaves
 
     tops = np.zeros((len(queries), 1), dtype=np.int64)
     if len(index.tops.radii) > 1:

@@ -27,7 +27,7 @@ from isthmus.kernel.attention import Attention, ConfidenceBound, ErrorBound, att
 from isthmus.kernel.logits import Keys, Metric, needs_float64
 
 if TYPE_CHECKING:
-    from isthmus.index.drawing import Heads
+    from isthmus.index.loops import Heads
 
 FloatArray = NDArray[np.float64]
 # Codes and queries of one product: their weights stay in the cache.
@@ -88,15 +88,13 @@ class Sampling:
     """Queries (Q, D) against the codes of an index, at a tolerance and a level."""
 
     def __init__(self, index: Index, weights: Weights, tol: float, delta: float, seed: int) -> None:
-        from isthmus.index.drawing import Memories
+        from isthmus.index.loops import Memories
 
         self.index, self.metric, self.tol, self.seed = index, weights.metric, tol, seed
         self.codes = codes = index.codes
         # Four events share delta: two ends of the sum, the mean, and its second moment.
         self.level = math.log(8 / delta)
-        offset = -weights.beta * codes.squares
-        if len(weights.total):
-            offset += weights.total
+        offset = weights.total - weights.beta * codes.squares
         self.largest = float(np.abs(offset[offset > -np.inf]).max())
         self.most_draws = max(int(MOST_DRAWN * index.n_memories), LEAST_DRAWS)
         self.bounds_of = lambda values: lower_bounds_of(values, index, weights)[1]
@@ -154,7 +152,7 @@ class Sampling:
 
     def _weigh(self, queries: FloatArray, bounds: FloatArray) -> _Tile:
         """Return the weights of groups of codes for some queries; infinite ones are of no use."""
-        from isthmus.index.drawing import EXP_ERROR, GROUP, Heads, weigh_codes
+        from isthmus.index.loops import EXP_ERROR, GROUP, Heads, weigh_codes
 
         codes, beta = self.codes, self.memories.beta
         apart = queries - self.index.centre
@@ -186,7 +184,7 @@ class Sampling:
         self, query: FloatArray, tile: _Tile, place: int, number: int
     ) -> tuple[float, FloatArray, float, float] | None:
         """Return the log-sum-exp, the mean and their errors, or None if the sample is too small."""
-        from isthmus.index.drawing import Heads, bernstein, draw_ratios, weigh_groups
+        from isthmus.index.loops import Heads, bernstein, draw_ratios, weigh_groups
 
         sums, shift, slack = tile.sums[place], float(tile.shifts[place]), float(tile.slack[place])
         index, total = self.index, float(sums.sum(dtype=np.float64))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from isthmus.kernel.fused import FusedAttention
-from isthmus.kernel.logits import Keys, Metric, observed_as_dot, plain_attention
+from isthmus.kernel.fused import fused_attention, has_kernel
+from isthmus.kernel.logits import Keys, Metric, in_blocks, observed_as_dot, plain_attention
 from isthmus.validation import is_transforming
 
 # Below this many logits and entries of memories, plain torch operations are faster than setting
@@ -101,5 +102,11 @@ def _attend(
     size = max(queries.shape[0] * keys.memories.shape[0], keys.memories.numel())
     if is_transforming() or queries.shape[0] == 0 or size <= PLAIN_LOGITS:
         return plain_attention(queries, keys, bias, beta, metric)
-    fused = FusedAttention.apply(queries, keys.memories, bias, beta, metric, keys)
-    return cast("tuple[Tensor, Tensor]", fused)
+    inputs = (queries, keys.memories, bias, beta)
+    graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    if not graph and has_kernel(keys.memories):
+        return fused_attention(queries, keys, bias, beta, metric)
+    logsumexp, mean = in_blocks(
+        lambda block: plain_attention(block, keys, bias, beta, metric), queries, keys
+    )
+    return logsumexp, mean

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from isthmus.errors import ShapeError
 from isthmus.validation import as_tensor, is_transforming, require_finite
@@ -30,8 +32,6 @@ MEASURED_ENTRIES = 2**18
 class Keys:
     """Memories (N, D), finite, with the statistics that every call needs, each computed once.
 
-    `source` is the tensor that they were computed from, if not themselves.
-
     Examples
     --------
     >>> import torch, isthmus as ist
@@ -41,12 +41,8 @@ class Keys:
     tensor([3.9987, 0.0000])
     """
 
-    def __init__(self, memories: Tensor, source: Tensor | None = None) -> None:
+    def __init__(self, memories: Tensor) -> None:
         self.memories = memories
-        self._source = memories if source is None else source
-        # An alias keeps the storage alive, so that its address identifies it.
-        self._alias = self._source.detach()
-        self._version = tensor_version(self._source)
         self._squares: dict[torch.dtype, Tensor] = {}
         self._centred: Tensor | None = None
         self._scaled: tuple[tuple[float, torch.dtype], Tensor] | None = None
@@ -62,15 +58,6 @@ class Keys:
         if is_transforming() or not math.isfinite(keys.radius):
             require_finite(checked, "memories", "Remove such rows, or fill unknown values.")
         return keys
-
-    def valid_for(self, source: Tensor) -> bool:
-        """Return True if `source` is the tensor of these keys and torch records no change of it."""
-        version = tensor_version(source)
-        return source is self._source and version is not None and version == self._version
-
-    def is_same(self, other: Keys) -> bool:
-        """Return True if `other` are keys of the same tensor, unchanged since."""
-        return other is self or (other._source is self._source and self.valid_for(other._source))
 
     @cached_property
     def centre(self) -> Tensor:
@@ -125,6 +112,19 @@ def tensor_version(tensor: Tensor) -> tuple[int, int] | None:
     if is_transforming() or tensor.is_inference():
         return None
     return tensor.data_ptr(), tensor._version
+
+
+def in_blocks(
+    method: Callable[[Tensor], tuple[Tensor, ...]], queries: Tensor, keys: Keys
+) -> tuple[Tensor, ...]:
+    """Return a function of queries (Q, D), in blocks that are computed again for derivatives."""
+    count, dim = keys.memories.shape
+    rows = max(BLOCK_ENTRIES // count, dim)
+    if is_transforming() or len(queries) <= rows:
+        return method(queries)
+    again = partial(checkpoint, method, use_reentrant=False)
+    parts = map(again if torch.is_grad_enabled() else method, queries.split(rows))
+    return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
 def attention_logits(

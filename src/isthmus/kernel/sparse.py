@@ -27,9 +27,8 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from isthmus.kernel.logits import BLOCK_ENTRIES, Keys, shift
+from isthmus.kernel.logits import Keys, in_blocks, shift
 from isthmus.validation import as_choice, as_number, is_transforming
 
 __all__ = ["Separation", "SparseAttention", "attend_sparse", "entmax", "sparse_weights"]
@@ -137,15 +136,8 @@ def attend_sparse(
         conjugate = conjugate + top[:, 0] / separation.scale + beta * (block @ centre)
         return conjugate, weights @ values / weights.sum(1, keepdim=True)
 
-    rows = max(BLOCK_ENTRIES // len(keys.memories), 1)
-    if is_transforming() or len(shifted) <= rows:
-        parts = [attend(shifted)]
-    elif torch.is_grad_enabled():
-        parts = [checkpoint(attend, block, use_reentrant=False) for block in shifted.split(rows)]
-    else:
-        parts = [attend(block) for block in shifted.split(rows)]
-    conjugates, means = zip(*parts, strict=True)
-    return SparseAttention(*(torch.cat(x).to(queries.dtype) for x in (conjugates, means)))
+    conjugate, mean = in_blocks(attend, shifted, keys)
+    return SparseAttention(conjugate.to(queries.dtype), mean.to(queries.dtype))
 
 
 def _threshold(scaled: Tensor, power: float) -> Tensor:

@@ -78,7 +78,7 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         return self.log_total_weight - log_vmf_normalizer(self.dim, self.beta)
 
     def _keys(self) -> Keys:
-        return self._kept("keys", lambda: Keys(self.directions, source=self.memories))
+        return self._kept("keys", lambda: Keys(self.directions))
 
     def _energy(self, x: Tensor) -> Tensor:
         found = attend_centred(x, self._keys(), self.beta, self.log_weights, "dot")

@@ -1,4 +1,7 @@
-"""Compiled loops of sampled attention: weights of codes, and memories drawn by weight."""
+"""Compiled loops: lower bounds and gathered cells of an index, and sampled attention.
+
+Coordinates that bounds depend on are summed in float64, and lowered by the largest error of it.
+"""
 
 # mypy: disallow-untyped-defs=False
 from __future__ import annotations
@@ -11,6 +14,9 @@ from numpy.typing import NDArray
 
 from isthmus.compiled import compiled, compiled_sums
 
+FLOAT32_UNIT, FLOAT64_UNIT = 2.0**-24, 2.0**-53
+# Memories of its own cell that enter the lower bound of a query.
+OWN_ROWS = 64
 # Memories of a group, neighbours in the order of the index.
 GROUP = 8
 # The mantissa of 2^f is about f + f (1 - f) (BEND + SLOPE f), with the least largest error.
@@ -18,7 +24,7 @@ BEND, SLOPE, EXP_ERROR = np.float32(-0.30457565), np.float32(-0.07826797), 1.2e-
 
 
 class Memories(NamedTuple):
-    """Memories in the order of an index, their biases (N,) or (0,), and their codes."""
+    """Memories in the order of an index, their biases (N,), and their codes."""
 
     points: NDArray[np.floating]  # (N, D)
     bias: NDArray[np.float64]
@@ -69,10 +75,7 @@ def _weight(query, memories, n, shift):
     for d in range(len(query)):
         apart = np.float64(memories.points[n, d]) - query[d]
         square += apart * apart
-    logit = -memories.beta * square - shift
-    if len(memories.bias):
-        logit += memories.bias[n]
-    return math.exp(logit)
+    return math.exp(memories.bias[n] - memories.beta * square - shift)
 
 
 @compiled_sums
@@ -170,3 +173,92 @@ def bernstein(ratios, low, high, level, most):
         sum_squares += (x - mean) ** 2
         variance = sum_squares / (i + 2)
     return low + spread * weighted / total, spread * (level + growth) / total
+
+
+@compiled_sums
+def _square_apart(x, i, y, j):
+    """Return the squared distance of two rows, in their dtype."""
+    total = x[i, 0] - x[i, 0]
+    for d in range(x.shape[1]):
+        apart = x[i, d] - y[j, d]
+        total += apart * apart
+    return total
+
+
+@compiled_sums
+def nearest_leaves(queries, tops, top_first, leaf_centres, leaves):
+    """Set the leaf whose centre is nearest to each query, in the given top cells (Q, k)."""
+    for q in range(len(queries)):
+        best, nearest = np.inf, top_first[tops[q, 0]]
+        for top in tops[q]:
+            for leaf in range(top_first[top], top_first[top + 1]):
+                square = _square_apart(queries, q, leaf_centres, leaf)
+                if square < best:
+                    best, nearest = square, leaf
+        leaves[q] = nearest
+
+
+@compiled
+def lower_bounds(queries, leaves, first, points, bias, beta, bounds):
+    """Set lower bounds on the log-sum-exp of each query, from memories of its own leaf.
+
+    Each term is lowered by its rounding error.
+    """
+    dim = queries.shape[1]
+    slack = 2 * (dim + 8) * FLOAT64_UNIT
+    terms = np.empty(OWN_ROWS)
+    for q in range(len(queries)):
+        start = first[leaves[q]]
+        count = min(first[leaves[q] + 1] - start, OWN_ROWS)
+        most = -np.inf
+        for i in range(count):
+            square = 0.0
+            for d in range(dim):
+                apart = np.float64(queries[q, d]) - np.float64(points[start + i, d])
+                square += apart * apart
+            own = bias[start + i]
+            term = own - slack * abs(own) - beta * square * (1 + slack)
+            terms[i] = term
+            most = max(most, term)
+        total = 0.0
+        if most > -np.inf:
+            for i in range(count):
+                total += math.exp(terms[i] - most)
+            bounds[q] = most + math.log(total) - 1e-13
+        else:
+            bounds[q] = -np.inf
+
+
+@compiled_sums
+def near_balls(queries, squares, balls, raised, chosen):
+    """Return those of the chosen balls that reach into the radius of a query, which is raised."""
+    # What is left of a square after the largest error of its sum.
+    shrunk = 1 - 4 * (queries.shape[1] + 4) * FLOAT64_UNIT - 1e-12
+    if queries.itemsize == 4:
+        shrunk = 1 - 2 * (queries.shape[1] + 4) * FLOAT32_UNIT - 1e-12
+    found, out, last = 0, np.empty_like(chosen), 0
+    for ball in chosen:
+        for place in range(len(queries)):
+            q = (last + place) % len(queries)
+            room = squares[q] + raised[ball]
+            reach = math.sqrt(max(room, 0.0)) + balls.radii[ball]
+            apart = _square_apart(queries, q, balls.centres, ball)
+            if room >= 0 and apart * shrunk <= reach * reach:
+                out[found], last = ball, q
+                found += 1
+                break
+    return out[:found]
+
+
+@compiled_sums
+def gather(points, bias, scale, is_dot, centre, rows, buffer):
+    """Write rows [x - c, b / scale - |x - c|^2 / 2, |x - c|^2, 0...]; without a square for dots."""
+    for i, n in enumerate(rows):
+        square = 0.0
+        for d in range(len(centre)):
+            apart = np.float64(points[n, d]) - np.float64(centre[d])
+            buffer[i, d] = apart
+            square += apart * apart
+        own = bias[n] / scale
+        buffer[i, len(centre)] = own if is_dot else own - 0.5 * square
+        buffer[i, len(centre) + 1] = square
