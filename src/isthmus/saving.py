@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from isthmus import memories
 from isthmus.compose import Affine, WeightedSum
@@ -17,7 +14,7 @@ from isthmus.deep import DeepMemory, EnergyTransformerBlock, NeuralEnergy, Visib
 from isthmus.energy import Energy
 from isthmus.errors import UnsupportedOperationError
 from isthmus.index.index import Index
-from isthmus.io.archive import Arrays, read_archive, write_archive
+from isthmus.io.archive import decoded, read_archive, write_described
 from isthmus.io.files import check_writable
 from isthmus.io.reading import reading
 from isthmus.memories.base import Memory
@@ -55,9 +52,7 @@ def save(energy: Energy, path: str | Path) -> None:
     GaussianKDE(N=3, D=3, sigma=0.5, float32)
     """
     target = check_writable(as_path(path, "path"), "path")
-    writer = _Writer()
-    content = json.dumps(writer.described(energy), sort_keys=True)
-    write_archive(target, FORMAT, content, writer.arrays)
+    write_described(target, FORMAT, energy, _encoded)
 
 
 def load(path: str | Path) -> Energy:
@@ -67,7 +62,7 @@ def load(path: str | Path) -> Energy:
     """
     metadata, arrays = read_archive(as_path(path, "path"), (FORMAT,))
     with reading(path, "energy", "This version of isthmus cannot read it."):
-        energy: Energy = _read(json.loads(metadata["content"]), arrays)
+        energy: Energy = decoded(metadata["content"], arrays, _decoded)
         return energy
 
 
@@ -95,45 +90,20 @@ def _parts(energy: Energy) -> dict[str, Any]:
     )
 
 
-class _Writer:
-    """Turns energies into JSON; tensors become arrays under a name, each once."""
-
-    def __init__(self) -> None:
-        self.arrays: Arrays = {}
-        self._names: dict[tuple[Any, ...], str] = {}
-
-    def described(self, value: Any, name: str = "") -> Any:
-        """Return a value, under its name, as JSON."""
-        if isinstance(value, Energy):
-            value = _parts(value)
-        if isinstance(value, Mapping):
-            return {key: self.described(each, key) for key, each in value.items()}
-        if isinstance(value, list | tuple | nn.ParameterList):
-            return [self.described(each, name) for each in value]
-        if isinstance(value, Tensor):
-            key = value.data_ptr(), value.dtype, value.shape, value.stride()
-            if key not in self._names or not value.numel():
-                self._names[key] = f"{name}.{len(self.arrays)}"
-                self.arrays[self._names[key]] = value.detach().cpu().contiguous().numpy()
-            return {"tensor": self._names[key]}
-        if isinstance(value, Index):
-            return True  # built anew; an index has a file of its own
-        if value is None or isinstance(value, str | bool | int | float):
-            return value
-        raise UnsupportedOperationError(
-            f"The setting {name}={value!r} cannot be saved. Save the energy without it."
-        )
+def _encoded(value: Any) -> Any:
+    if isinstance(value, Energy):
+        return _parts(value)
+    if isinstance(value, nn.ParameterList):
+        return list(value)
+    if isinstance(value, Index):
+        return True  # built anew; an index has a file of its own
+    raise UnsupportedOperationError(
+        f"The setting {value!r} cannot be saved. Save the energy without it."
+    )
 
 
-def _read(tree: Any, arrays: Arrays) -> Any:
-    """Rebuild an energy, or a part of one, from its description."""
-    if isinstance(tree, list):
-        return [_read(each, arrays) for each in tree]
-    if not isinstance(tree, dict):
-        return tree
-    if "tensor" in tree:
-        return torch.from_numpy(np.array(arrays[tree["tensor"]]))
-    parts: dict[str, Any] = {name: _read(each, arrays) for name, each in tree.items()}
+def _decoded(parts: dict[str, Any]) -> Any:
+    """Rebuild an energy; other mappings stay."""
     if "kind" not in parts:
         return parts
     kind: str = parts["kind"]

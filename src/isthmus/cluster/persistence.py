@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +12,7 @@ import torch
 from isthmus.cluster.crp_inference import CRPPrior
 from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.errors import InvalidInputError
-from isthmus.io.archive import Arrays, read_archive, write_archive
+from isthmus.io.archive import decoded, read_archive, write_described
 from isthmus.io.reading import reading
 from isthmus.scaling import Scaling
 from isthmus.tables.encoding import Coding
@@ -27,15 +26,10 @@ Estimator = TypeVar("Estimator")
 
 def save_estimator(estimator: Any, path: Path) -> None:
     """Write parameters and learned state; the file appears only when it is complete."""
-    arrays: Arrays = {}
     parameters = estimator.get_params(deep=False)
     state = {name: value for name, value in vars(estimator).items() if name not in parameters}
-    content = json.dumps(
-        {"parameters": parameters, "state": state},
-        sort_keys=True,
-        default=lambda value: _encoded(value, arrays),
-    )
-    write_archive(path, FORMAT, content, arrays, estimator=type(estimator).__name__)
+    content = {"parameters": parameters, "state": state}
+    write_described(path, FORMAT, content, _encoded, estimator=type(estimator).__name__)
 
 
 def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
@@ -47,22 +41,17 @@ def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
             f"Load it with {metadata.get('estimator')}.load."
         )
     with reading(path, kind.__name__, "This version of isthmus cannot read it."):
-        content = json.loads(metadata["content"], object_hook=lambda value: _decoded(value, arrays))
+        content = decoded(metadata["content"], arrays, _decoded)
         estimator, state = kind(**content["parameters"]), content["state"]
         estimator.__dict__.update(_upgraded(state) if metadata["format"] == OLD_FORMAT else state)
     return estimator
 
 
-def _encoded(value: Any, arrays: Arrays) -> Any:
-    """Return JSON for a value that JSON lacks; numeric arrays go into `arrays` under a name."""
+def _encoded(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, np.ndarray) and value.dtype == object:
+    if isinstance(value, np.ndarray):
         return {"names": [str(entry) for entry in value]}
-    if isinstance(value, np.ndarray | torch.Tensor):
-        name = f"array{len(arrays)}"
-        arrays[name] = np.asarray(value)
-        return {"array" if isinstance(value, np.ndarray) else "tensor": name}
     if type(value).__name__ in RECORDS:
         record = {field.name: getattr(value, field.name) for field in fields(value)}
         return {"record": type(value).__name__, "fields": record}
@@ -71,11 +60,7 @@ def _encoded(value: Any, arrays: Arrays) -> Any:
     raise InvalidInputError(f"{value!r} cannot be saved without pickle.")
 
 
-def _decoded(value: dict[str, Any], arrays: Arrays) -> Any:
-    if "array" in value:
-        return arrays[value["array"]]
-    if "tensor" in value:
-        return torch.from_numpy(arrays[value["tensor"]])
+def _decoded(value: dict[str, Any]) -> Any:
     if "names" in value:
         return np.array(value["names"], dtype=object)
     if "record" in value:

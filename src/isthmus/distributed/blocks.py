@@ -12,11 +12,9 @@ import os
 import sys
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,20 +84,21 @@ class TableLayout:
 
 
 class Blocks(ABC):
-    """Blocks of rows that need not be in memory together.
+    """Blocks of rows that need not be in memory together; None stands for one without rows."""
 
-    Functions that are mapped over blocks return None where there is nothing to add.
-    """
-
-    layout: TableLayout
-
-    @abstractmethod
-    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum over all blocks of ``function(block, *arguments)``."""
+    def __init__(self, parts: Sequence[Any], layout: TableLayout) -> None:
+        self.parts, self.layout = parts, layout
 
     @abstractmethod
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> Blocks:
         """Return blocks of ``function(block, *arguments)``, kept where the blocks are."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.parts)
+
+    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum over all blocks of ``function(block, *arguments)``; None without any."""
+        return _sum(self.mapped(function, *arguments))
 
     def total(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return :meth:`reduce`; raise if there are no rows."""
@@ -109,94 +108,75 @@ class Blocks(ABC):
         return found
 
 
-def _sum(parts: Sequence[Any]) -> Any:
-    return reduce(add, [part for part in parts if part is not None] or [None])
+def _sum(parts: Iterable[Any]) -> Any:
+    found = None
+    for part in parts:
+        found = part if found is None else found if part is None else found + part
+    return found
 
 
 def _call(function: Callable[..., Any], block: Any, arguments: tuple[Any, ...]) -> Any:
     return None if block is None else function(block, *arguments)
 
 
+class HeldBlocks(Blocks):
+    """Blocks in this process."""
+
+    def mapped(self, function: Callable[..., Any], *arguments: Any) -> HeldBlocks:
+        """Return new blocks."""
+        return HeldBlocks([_call(function, part, arguments) for part in self.parts], self.layout)
+
+
 class FutureBlocks(Blocks):
     """Blocks on the workers of a Dask cluster. If a worker is lost, they are computed again."""
 
     def __init__(self, parts: Sequence[Any], layout: TableLayout, client: Client) -> None:
-        self.parts, self.layout, self.client = list(parts), layout, client
+        super().__init__(parts, layout)
+        self.client = client
 
-    def _submit(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+    def mapped(self, function: Callable[..., Any], *arguments: Any) -> FutureBlocks:
+        """Return new blocks."""
         require_connection(self.client)
         submit = self.client.submit
         # A task holds the arguments, so that they reach each worker once and are not lost with it.
         given = submit(tuple, arguments, pure=False)
-        return [submit(_call, function, part, given, pure=False) for part in self.parts]
+        parts = [submit(_call, function, part, given, pure=False) for part in self.parts]
+        return FutureBlocks(parts, self.layout, self.client)
 
     def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum over all blocks."""
-        level = self._submit(function, arguments)
+        """Return the sum over all blocks, which workers add up in a tree."""
+        level = self.mapped(function, *arguments).parts
         while len(level) > 1:
             groups = [level[start : start + FAN_IN] for start in range(0, len(level), FAN_IN)]
             level = [self.client.submit(_sum, group, pure=False) for group in groups]
         with explained():
             return level[0].result()
 
-    def mapped(self, function: Callable[..., Any], *arguments: Any) -> FutureBlocks:
-        """Return new blocks."""
-        return FutureBlocks(self._submit(function, arguments), self.layout, self.client)
-
-
-class HeldBlocks(Blocks):
-    """Blocks in this process."""
-
-    def __init__(self, parts: Sequence[Any], layout: TableLayout) -> None:
-        self.parts, self.layout = list(parts), layout
-
-    def mapped(self, function: Callable[..., Any], *arguments: Any) -> HeldBlocks:
-        """Return new blocks."""
-        return HeldBlocks([_call(function, part, arguments) for part in self.parts], self.layout)
-
-    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum over all blocks."""
-        return _sum(self.mapped(function, *arguments).parts)
-
 
 class FileBlocks(Blocks):
     """Row groups of Parquet files, read one after another in every pass.
 
-    `values` returns the numbers of the columns in a row group.
+    `parts` are their places, and `read` returns the block of a number and a place.
     """
 
     def __init__(
-        self,
-        places: Sequence[tuple[Path, int]],
-        columns: Sequence[str],
-        values: Callable[[Path, int], NDArray[np.float64]],
-        functions: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (),
+        self, parts: Sequence[tuple[Path, int]], layout: TableLayout, read: Callable[..., Any]
     ) -> None:
-        self.places, self.values, self.functions = places, values, functions
-        self.layout = TableLayout(len(columns), np.dtype(np.float64), tuple(columns))
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, (path, group) in enumerate(self.places):
-            name = f"Row group {group + 1} of {path.name}"
-            block: Any = self.layout.block(name, number, self.values(path, group))
-            for function, arguments in self.functions:
-                block = _call(function, block, arguments)
-            if block is not None:
-                yield block
-
-    def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum over all blocks."""
-        found = None
-        with progress("reading rows", len(self.places)) as report:
-            for done, block in enumerate(self):
-                found = _sum([found, function(block, *arguments)])
-                report(done + 1)
-        return found
+        super().__init__(parts, layout)
+        self.read = read
 
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> FileBlocks:
         """Return new blocks."""
-        functions = (*self.functions, (function, arguments))
-        return FileBlocks(self.places, self.layout.columns or (), self.values, functions)
+        read = self.read
+        return FileBlocks(
+            self.parts, self.layout, lambda *at: _call(function, read(*at), arguments)
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        with progress("reading rows", len(self.parts)) as report:
+            for number, (path, group) in enumerate(self.parts):
+                yield self.read(number, path, group)
+                report(number + 1)
 
 
 def read_group(path: Path, group: int, columns: Sequence[str] | None = None) -> Any:
@@ -263,15 +243,18 @@ def dask_blocks(
     if isinstance(data, str | os.PathLike):
         data = _read_parquet(data)
     if hasattr(data, "to_dask_array") and hasattr(data, "dtypes"):
-        parts, layout, what, sizes = _frame_parts(data)
+        what, parts, layout = "Partition", data.to_delayed(), _layout_of_frame(data)
+        sizes: tuple[float, ...] = (np.nan,) * len(parts)
     elif hasattr(data, "rechunk"):
-        parts, layout, what, sizes = _array_parts(data, name)
+        what, layout = "Block", _layout_of_array(data, name)
+        data = data.rechunk({1: -1})
+        parts, sizes = data.to_delayed().ravel(), data.chunks[0]
     else:
         raise InvalidInputError(
             f"{name} must be a Dask array (n, D), a Dask DataFrame, or the path of Parquet files, "
             f"not a {type(data).__name__}. Arrays in memory need no blocks."
         )
-    beside = [None] * len(parts) if extra is None else _extra_parts(extra, sizes, len(parts))
+    beside = [None] * len(parts) if extra is None else _extra_parts(extra, sizes)
     from dask.base import compute
     from dask.delayed import delayed
 
@@ -304,7 +287,7 @@ def _read_parquet(path: str | os.PathLike[str]) -> Any:
         raise InvalidInputError(f"{os.fspath(path)} cannot be read: {error}") from None
 
 
-def _array_parts(data: Any, name: str) -> tuple[list[Any], TableLayout, str, tuple[float, ...]]:
+def _layout_of_array(data: Any, name: str) -> TableLayout:
     if data.ndim != 2 or not np.isfinite(data.shape[1]):
         raise ShapeError(
             f"{name} must be a table (n, D) with a known number of columns, not {data.shape}. "
@@ -315,14 +298,11 @@ def _array_parts(data: Any, name: str) -> tuple[list[Any], TableLayout, str, tup
             f"{name} holds {data.dtype} values; isthmus computes in float32 or float64. Convert "
             "first, with .astype(float)."
         )
-    if data.numblocks[1] > 1:
-        data = data.rechunk({1: -1})
     dtype = np.dtype(np.float32 if data.dtype == np.float32 else np.float64)
-    parts = data.to_delayed().ravel().tolist()
-    return parts, TableLayout(int(data.shape[1]), dtype), "Block", data.chunks[0]
+    return TableLayout(int(data.shape[1]), dtype)
 
 
-def _frame_parts(data: Any) -> tuple[list[Any], TableLayout, str, tuple[float, ...]]:
+def _layout_of_frame(data: Any) -> TableLayout:
     kinds = {str(name): kind for name, kind in data.dtypes.items()}
     text = [repr(name) for name, kind in kinds.items() if getattr(kind, "kind", "O") not in "fiu"]
     if text:
@@ -331,35 +311,28 @@ def _frame_parts(data: Any) -> tuple[list[Any], TableLayout, str, tuple[float, .
         )
     narrow = all(kind == np.float32 for kind in kinds.values())
     dtype = np.dtype(np.float32 if narrow else np.float64)
-    layout = TableLayout(len(kinds), dtype, tuple(data.columns))
-    parts = data.to_delayed()
-    return parts, layout, "Partition", (np.nan,) * len(parts)
+    return TableLayout(len(kinds), dtype, tuple(data.columns))
 
 
-def _extra_parts(extra: Any, sizes: tuple[float, ...], count: int) -> list[Any]:
-    """Return what belongs to each block: a Dask array as it is, other arrays cut to the sizes."""
+def _extra_parts(extra: Any, sizes: tuple[float, ...]) -> list[Any]:
+    """Return what belongs to each block of rows."""
     if hasattr(extra, "to_dask_array"):
         extra = extra.to_dask_array()
     if not hasattr(extra, "rechunk"):
-        values = as_numbers(extra, "weights")
-        if np.isnan(sizes).any():
-            raise InvalidInputError(
-                "The numbers of rows of the blocks are unknown, so weights in memory cannot be "
-                "divided among them. Pass a Dask array, or call compute_chunk_sizes() first."
-            )
-        if values.shape != (sum(sizes),):
-            raise ShapeError(f"weights must be ({sum(sizes):g},), not {values.shape}.")
-        ends = np.cumsum(np.array(sizes, dtype=np.int64))
-        return np.split(values, ends[:-1])
-    if extra.ndim != 1:
-        raise ShapeError(f"weights must be (n,), one per row, not {extra.shape}.")
-    if not np.isnan(sizes).any() and not np.isnan(extra.chunks[0]).any():
-        if sum(extra.chunks[0]) != sum(sizes):
-            raise ShapeError(f"weights must be ({sum(sizes):g},), not {extra.shape}.")
+        from dask import array
+
+        extra = array.from_array(as_numbers(extra, "weights"))
+    known = not np.isnan([*sizes, *extra.shape]).any()
+    if extra.ndim != 1 or (known and extra.shape != (sum(sizes),)):
+        raise ShapeError(f"weights must be ({sum(sizes):g},), one per row, not {extra.shape}.")
+    if known:
         extra = extra.rechunk((sizes,))
-    if extra.numblocks[0] != count:
-        raise ShapeError(f"weights have {extra.numblocks[0]} blocks for {count} of the rows.")
-    return list(extra.to_delayed().ravel().tolist())
+    if extra.numblocks[0] != len(sizes):
+        raise ShapeError(
+            f"weights have {extra.numblocks[0]} blocks for {len(sizes)} of the rows. Chunk both "
+            "alike; call compute_chunk_sizes() first if sizes are unknown."
+        )
+    return list(extra.to_delayed())
 
 
 def find_client(client: Client | None) -> Client | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isthmus.compose import held_move
-from isthmus.distributed.blocks import Blocks, TableBlock, dask_blocks, named
+from isthmus.distributed.blocks import Blocks, TableBlock, dask_blocks
 from isthmus.distributed.connection import as_client
 from isthmus.distributed.shards import (
     Ranked,
@@ -144,7 +144,7 @@ def _built(block: TableBlock, kind: type[GaussianMemory], settings: dict[str, An
         weights = {} if left_out or block.extra is None else {"log_weights": block.extra}
         memory: Any = kind(block.values, **(settings | weights))
     except IsthmusError as error:
-        raise named(error, block) from None
+        raise type(error)(f"{block.name}: {error}") from None
     memory.requires_grad_(False)
     return Shard(block.number, memory, left_out)
 
@@ -153,20 +153,11 @@ def _entry(each: Shard) -> list[tuple[int, int, float]]:
     return [(each.number, each.memory.n_memories, each.log_mass)]
 
 
-class _Differentiable(torch.autograd.Function):
-    """A value of each point whose gradient is computed by another pass, where it is needed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, value: Tensor, gradient: Callable[[], Tensor]) -> Tensor:
-        ctx.gradient = gradient
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        return upstream[..., None] * ctx.gradient(), None, None
-
-
-_differentiable: Callable[[Tensor, Tensor, Callable[[], Tensor]], Tensor] = _Differentiable.apply
+def _differentiable(x: Tensor, value: Tensor, gradient: Callable[[], Tensor]) -> Tensor:
+    """Return a value (...) of points (..., D) that autograd knows the gradient of, if it asks."""
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return value
+    return value + ((x - x.detach()) * gradient()).sum(-1)
 
 
 @final
@@ -195,9 +186,7 @@ class ShardedMemory(Energy):
         super().__init__()
         self._shards, self._entries = shards, entries  # number, size and log-mass of each
         # One memory at the origin, which has the settings of all.
-        own = {
-            name: value for name, value in settings.items() if name not in ("index", "normalize")
-        }
+        own = {name: settings[name] for name in settings.keys() - {"index", "normalize"}}
         like: Any = kind(np.zeros((1, shards.layout.dim), shards.layout.dtype), **own)
         self._like: GaussianMemory = like.requires_grad_(False)
         numbers, counts, log_masses = zip(*entries, strict=True)
@@ -322,12 +311,11 @@ class ShardedMemory(Energy):
                 "nearest(x, k), or for retrieve(...).memory."
             )
         flat, mask = (None if each is None else each.reshape(-1, self.dim) for each in (x, seen))
-        parts = sorted(self._shards.total(recall_shares, flat, mask), key=lambda part: part.number)
-        weights = torch.softmax(torch.stack([part.log_mass for part in parts]), 0)
-        shares = [
-            weight[:, None] * part.shares for weight, part in zip(weights, parts, strict=True)
-        ]
-        return torch.cat(shares, 1).to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
+        found = sorted(self._shards.total(recall_shares, flat, mask), key=lambda part: part[0])
+        _, masses, shares = zip(*found, strict=True)
+        weights = torch.softmax(torch.stack(masses), 0)[..., None]
+        joined = torch.cat([weight * part for weight, part in zip(weights, shares, strict=True)], 1)
+        return joined.to(x.dtype).reshape(*x.shape[:-1], self.n_memories)
 
     def nearest(self, x: Any, k: int = 1) -> Nearest:
         """Return the k nearest memories of each point. x: (..., D) -> (..., k)."""

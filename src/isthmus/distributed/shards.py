@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
@@ -80,78 +81,57 @@ def recall_density(shard: Shard, x: Tensor, seen: Tensor | None) -> Recall:
     return shard._recall(found.logsumexp.double() + shard.log_mass, mean)
 
 
-class Shares(NamedTuple):
-    """The responsibilities (Q, n) within one shard, and the log-mass (Q,) of the shard."""
-
-    number: int
-    log_mass: Tensor
-    shares: Tensor
-
-
 @torch.no_grad()
-def recall_shares(shard: Shard, x: Tensor, seen: Tensor | None) -> list[Shares]:
-    """Return the responsibilities of the memories of one shard."""
-    density = recall_density(shard, x, seen)
-    return [
-        Shares(shard.number, density.log_mass, shard.memory._responsibilities(x, seen).double())
-    ]
+def recall_shares(shard: Shard, x: Tensor, seen: Tensor | None) -> list[tuple[int, Tensor, Tensor]]:
+    """Return number, log-mass (Q,) and responsibilities (Q, n) of one shard."""
+    shares = shard.memory._responsibilities(x, seen).double()
+    return [(shard.number, recall_density(shard, x, seen).log_mass, shares)]
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """The k best memories of each query: values (Q, k), best first, and where they are."""
+    """Up to k best memories of each query: values (Q, k), best first, and where they are."""
 
     values: Tensor
     number: Tensor
     place: Tensor
+    k: int
 
     @classmethod
-    def best(cls, values: Tensor, number: Tensor, place: Tensor, k: int) -> Ranked:
-        """Keep the k largest values; of equal ones, the first."""
-        order = torch.argsort(values, dim=1, descending=True, stable=True)[:, :k]
-        return cls(*(each.gather(1, order) for each in (values, number, place)))
+    def of(cls, shard: Shard, values: Tensor, start: int, k: int) -> Ranked:
+        """Return the best of values (Q, n), which stand for memories of a shard from `start` on."""
+        top, place = values.topk(min(k, values.shape[1]), dim=1)
+        return cls(top, torch.full_like(place, shard.number), place + start, k)
 
     def __add__(self, other: Ranked) -> Ranked:
-        k = max(self.values.shape[1], other.values.shape[1])
-        parts = zip(vars(self).values(), vars(other).values(), strict=True)
-        values, number, place = (torch.cat(pair, 1) for pair in parts)
-        return Ranked.best(values, number, place, k)
-
-
-def _ranked(shard: Shard, values: Tensor, start: int, k: int) -> Ranked:
-    """Return the best columns of values (Q, n), which stand for memories from `start` on."""
-    top, place = values.topk(min(k, values.shape[1]), dim=1)
-    return Ranked.best(top, torch.full_like(place, shard.number), place + start, k)
+        values = torch.cat([self.values, other.values], 1)
+        number = torch.cat([self.number, other.number], 1)
+        place = torch.cat([self.place, other.place], 1)
+        # Of equal values, the first.
+        order = torch.argsort(values, dim=1, descending=True, stable=True)[:, : self.k]
+        return Ranked(*(each.gather(1, order) for each in (values, number, place)), self.k)
 
 
 @torch.no_grad()
 def find_nearest(shard: Shard, x: Tensor, k: int) -> Ranked:
     """Return the k nearest memories of one shard, by minus their distance in float64."""
-    memories, x, found = shard.memory.memories, x.double(), None
-    rows = max(BLOCK_ENTRIES // max(len(x), 1), k)
-    for start in range(0, len(memories), rows):
-        block = memories[start : start + rows].double()
-        apart = torch.cdist(x, block, compute_mode="donot_use_mm_for_euclid_dist")
-        part = _ranked(shard, -apart, start, k)
-        found = part if found is None else found + part
-    assert found is not None
-    # Of a list that is shorter than k, the rest is as far as can be.
-    missing, pad = (0, k - found.values.shape[1]), torch.nn.functional.pad
-    values = pad(found.values, missing, value=-torch.inf)
-    return Ranked(values, *(pad(each, missing) for each in (found.number, found.place)))
+    x, found, start = x.double(), [], 0
+    for block in shard.memory.memories.split(max(BLOCK_ENTRIES // max(len(x), 1), k)):
+        away = torch.cdist(x, block.double(), compute_mode="donot_use_mm_for_euclid_dist")
+        found.append(Ranked.of(shard, -away, start, k))
+        start += len(block)
+    return reduce(add, found)
 
 
 @torch.no_grad()
 def find_recalled(shard: Shard, x: Tensor) -> Ranked:
     """Return the memory of one shard with the largest logit."""
-    memory, rows = shard.memory, []
-    for part in x.split(max(BLOCK_ENTRIES // memory.n_memories, 1)):
-        logits = memory._logits(part, None).double()
-        if shard.left_out:
-            logits = torch.full_like(logits, -torch.inf)
-        rows.append(_ranked(shard, logits, 0, 1))
-    joined = (torch.cat([getattr(row, name) for row in rows]) for name in vars(rows[0]))
-    return Ranked(*joined)
+    memory = shard.memory
+    parts = x.split(max(BLOCK_ENTRIES // memory.n_memories, 1))
+    best = [memory._logits(part, None).double().max(1, keepdim=True) for part in parts]
+    values, place = (torch.cat(each) for each in zip(*best, strict=True))
+    values = torch.full_like(values, -torch.inf) if shard.left_out else values
+    return Ranked(values, torch.full_like(place, shard.number), place, 1)
 
 
 @torch.no_grad()

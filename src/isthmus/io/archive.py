@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
@@ -45,6 +46,35 @@ def read_archive(path: Path, formats: tuple[str, ...]) -> tuple[dict[str, str], 
             f"{path} was altered after it was saved: its digest is another. Save or copy it again."
         )
     return metadata, arrays
+
+
+def write_described(
+    path: Path, kind: str, description: Any, encode: Callable[[Any], Any], **labels: str
+) -> None:
+    """Write anything as JSON, its arrays and tensors beside it; `encode` converts other objects."""
+    arrays: Arrays = {}
+
+    def entry(value: Any) -> Any:
+        is_tensor = isinstance(value, torch.Tensor)
+        if not is_tensor and not (isinstance(value, np.ndarray) and value.dtype != object):
+            return encode(value)
+        name = f"array{len(arrays)}"
+        arrays[name] = value.detach().cpu().numpy() if is_tensor else value
+        return {"tensor" if is_tensor else "array": name}
+
+    content = json.dumps(description, sort_keys=True, default=entry)
+    write_archive(path, kind, content, arrays, **labels)
+
+
+def decoded(content: str, arrays: Arrays, decode: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return what :func:`write_described` wrote; `decode` converts mappings, inner ones first."""
+
+    def entry(value: dict[str, Any]) -> Any:
+        if "array" in value:
+            return arrays[value["array"]]
+        return torch.from_numpy(arrays[value["tensor"]]) if "tensor" in value else decode(value)
+
+    return json.loads(content, object_hook=entry)
 
 
 def _in_order(blob: bytes) -> bytes:
