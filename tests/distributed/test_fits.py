@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
 from isthmus.cluster import data as cluster_data
-from isthmus.distributed.blocks import FileBlocks, read_group, row_groups
+from isthmus.distributed.blocks import FileBlocks, TableLayout, read_group, row_groups
 
 N, D = 600, 3
 RNG = np.random.default_rng(0)
@@ -93,7 +93,12 @@ def test_row_groups_of_a_file_are_fitted_one_at_a_time(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "rows.parquet", row_group_size=120)
     places = row_groups(tmp_path / "rows.parquet")
     assert len(places) == 6
-    blocks = FileBlocks(places, frame.columns, lambda *at: read_group(*at).to_pandas().to_numpy())
+    layout = TableLayout(D, np.dtype(float), tuple(frame.columns))
+
+    def read(number: int, *at: Any) -> Any:
+        return layout.block(f"group {number}", number, read_group(*at).to_pandas())
+
+    blocks = FileBlocks(places, layout, read)
     found, expected = (ClAMELBO(3, random_state=0).fit(each) for each in (blocks, frame))
     np.testing.assert_allclose(found.memories_, expected.memories_, rtol=1e-7, atol=1e-7)
     assert not hasattr(found, "labels_")

@@ -6,22 +6,27 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isthmus.cluster.data import Moments
-from isthmus.cluster.table_clusters import CERTAIN, TableClusters, lines_of
+from isthmus.cluster.table_clusters import StreamedClusters, TableClusters
 from isthmus.cluster.tabular import TableModel, chosen_estimator, notes_on
-from isthmus.distributed.blocks import FileBlocks, TableBlock, read_group, row_groups
+from isthmus.distributed.blocks import (
+    FileBlocks,
+    TableBlock,
+    TableLayout,
+    read_group,
+    row_groups,
+)
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import replacing
 from isthmus.io.reading import reading
-from isthmus.printing import Summarised, counted, definitions
-from isthmus.progress import progress
 from isthmus.scaling import Scaling
 from isthmus.tables.columns import Source, build_table, numbers_of
 from isthmus.tables.files import FileFormat, Table
@@ -46,71 +51,6 @@ def exceeds_memory(path: Path) -> bool:
         return False
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 8 * metadata.num_rows * metadata.num_columns > MEMORY_SHARE * memory
-
-
-@dataclass(frozen=True)
-class StreamedClusters(Summarised):
-    """The clusters of a file. ``print`` shows a summary."""
-
-    model: TableModel
-    n_rows: int
-    sizes: NDArray[np.int64]
-    certainty: NDArray[np.float64]
-    certain: int
-    log_density: float
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, rows: TableClusters) -> StreamedClusters:
-        """Return the part of the summary of some rows."""
-        certainty, size = rows.certainty, rows.model.estimator.n_clusters_
-        sums: NDArray[Any] = np.bincount(rows.labels, certainty, minlength=size)
-        certain, log_density = int((certainty >= CERTAIN).sum()), float(rows.log_density.sum())
-        sizes = np.bincount(rows.labels, minlength=size)
-        return cls(rows.model, len(rows.X), sizes, sums, certain, log_density)
-
-    def __add__(self, other: StreamedClusters) -> StreamedClusters:
-        names = ("n_rows", "sizes", "certainty", "certain", "log_density")
-        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The contents of the printed summary as plain numbers and words, for JSON."""
-        memories = self.model.scaling.back(self.model.estimator.cluster_centers_)
-        shares, means = self.sizes / self.n_rows, self.certainty / np.maximum(self.sizes, 1)
-        return {
-            "rows": self.n_rows,
-            "features": len(self.model.columns),
-            "method": self.model.name,
-            "standardised": self.model.scaling.standardises,
-            "n_clusters": len(self.sizes),
-            "mean_log_density": self.log_density / self.n_rows,
-            "mean_certainty": float(self.certainty.sum()) / self.n_rows,
-            "share_sure": self.certain / self.n_rows,
-            "clusters": [
-                {
-                    "cluster": number + 1,
-                    "size": int(size),
-                    "share": float(shares[number]),
-                    "certainty": float(means[number]) if size else None,
-                    "memory": dict(zip(self.model.columns, memory.tolist(), strict=True)),
-                }
-                for number, (size, memory) in enumerate(zip(self.sizes, memories, strict=True))
-            ],
-        }
-
-    def __str__(self) -> str:
-        found = self.summary
-        opening = f"{counted(found['n_clusters'], 'cluster')} in {counted(self.n_rows, 'row')}"
-        features = counted(found["features"], "feature")
-        head = f"{opening}, {features} ({found['method']}; read in row groups)"
-        facts = {
-            "mean log-density": f"{found['mean_log_density']:.4g}",
-            "certain rows": f"{found['share_sure']:.1%} (own cluster above {CERTAIN:g})",
-        }
-        return "\n".join([head, "", *lines_of(found["clusters"]), "", *definitions(facts)])
-
-    __repr__ = __str__
 
 
 def cluster_file(
@@ -164,33 +104,31 @@ def cluster_file(
     def source(where: Path, group: int, names: Sequence[str]) -> Source:
         return arrow_source(where, read_group(where, group, names), table.format)
 
-    def values(where: Path, group: int) -> NDArray[np.float64]:
-        return numbers_of(source(where, group, table.columns), table.columns)
+    def read(number: int, where: Path, group: int) -> TableBlock | None:
+        name = f"Row group {group + 1} of {where.name}"
+        values = numbers_of(source(where, group, table.columns), table.columns)
+        return layout.block(name, number, values)
 
-    blocks = FileBlocks(places, table.columns, values)
+    layout = TableLayout(len(table.columns), np.dtype(np.float64), table.columns)
+    blocks = FileBlocks(places, layout, read)
     estimator = chosen_estimator(seed=seed, **settings)
     scaling = _scaling(blocks, standardise)
     estimator.fit(blocks.mapped(_scaled, scaling))
     del estimator.feature_names_in_  # as in TableModel.fit, which has names of its own
     model = TableModel(estimator.energy_, scaling, table.columns, estimator)
-    names = table.id_name, table.label_name or ""
-    found: StreamedClusters | None = None
-    with _writer(Path(output)) as write, progress("writing rows", len(blocks.places)) as report:
-        for block in blocks:
-            where, group = blocks.places[block.number]
-            beside = source(where, group, list(aside.values())).frame
-            start, size = found.n_rows if found else 0, len(block.values)
-            ids = beside[aside["id"]].array if "id" in aside else np.arange(size) + start + 1
+    names, parts, start = (table.id_name, table.label_name or ""), [], 0
+    with _writer(Path(output)) as write:
+        for block in filter(None, blocks):
+            beside = source(*places[block.number], list(aside.values())).frame
+            stop = start + len(block.values)
+            ids = beside[aside["id"]].array if "id" in aside else np.arange(start, stop) + 1
             classes = beside[aside["label"]].array if "label" in aside else None
             rows = TableClusters(model, block.values, ids, classes, *names, refit=False)
             write(rows.to_frame(posteriors))
-            part = StreamedClusters.of(rows)
-            found = found + part if found else part
-            report(block.number + 1)
-    if found is None:
-        raise InvalidInputError(f"{path} has no rows.")
-    notes = notes_on(table.X, table.columns, standardise)
-    return replace(found, notes=(*table.notes, *notes))
+            parts.append(StreamedClusters.of(rows))
+            start = stop
+    notes = (*table.notes, *notes_on(table.X, table.columns, standardise))
+    return replace(reduce(add, parts), notes=notes)
 
 
 def _sample(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,73 @@ DIFFERENT = 0.25
 FEW_CLUSTERS = 30
 # More rows are not needed to estimate the share on which two fits agree.
 REFIT_ROWS = 10_000
+
+
+@dataclass(frozen=True, repr=False)
+class StreamedClusters(Summarised):
+    """Totals of the clusters of rows, such as those of a file. ``print`` shows a summary."""
+
+    model: TableModel
+    n_rows: int
+    sizes: NDArray[np.int64]
+    certainty: NDArray[np.float64]
+    certain: int
+    log_density: float
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rows: TableClusters) -> StreamedClusters:
+        """Return the totals of some rows."""
+        certainty, size = rows.certainty, len(rows.memories)
+        sums: NDArray[Any] = np.bincount(rows.labels, certainty, minlength=size)
+        certain, log_density = int((certainty >= CERTAIN).sum()), float(rows.log_density.sum())
+        sizes = np.bincount(rows.labels, minlength=size)
+        return cls(rows.model, len(rows.X), sizes, sums, certain, log_density)
+
+    def __add__(self, other: StreamedClusters) -> StreamedClusters:
+        names = ("n_rows", "sizes", "certainty", "certain", "log_density")
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The contents of the printed summary as plain numbers and words, for JSON."""
+        model = self.model
+        sure = {
+            "mean_certainty": float(self.certainty.sum()) / self.n_rows,
+            "share_sure": self.certain / self.n_rows,
+        }
+        has_posteriors = hasattr(model.estimator, "predict_proba")
+        memories = model.scaling.back(model.estimator.cluster_centers_).tolist()
+        rows = zip(self.sizes.tolist(), self.certainty.tolist(), memories, strict=True)
+        return {
+            "rows": self.n_rows,
+            "features": len(model.columns),
+            "method": model.name,
+            "standardised": model.scaling.standardises,
+            "n_clusters": len(memories),
+            "mean_log_density": self.log_density / self.n_rows,
+            **(sure if has_posteriors else {}),
+            "clusters": [
+                {
+                    "cluster": number,
+                    "size": size,
+                    "share": size / self.n_rows,
+                    "certainty": certainty / size if size and has_posteriors else None,
+                    "memory": dict(zip(model.columns, memory, strict=True)),
+                }
+                for number, (size, certainty, memory) in enumerate(rows, 1)
+            ],
+        }
+
+    def __str__(self) -> str:
+        found = self.summary
+        facts = {
+            "mean log-density": f"{found['mean_log_density']:.4g}",
+            "certain rows": f"{found['share_sure']:.1%} (own cluster above {CERTAIN:g})",
+        }
+        return _page(found, f"{found['method']}; read in row groups", facts)
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,18 +184,9 @@ class TableClusters(Summarised):
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The contents of the printed summary as plain numbers and words, for JSON."""
-        found: dict[str, Any] = {
-            "rows": len(self.X),
-            "features": self.X.shape[1],
-            "missing": int(np.isnan(self.X).sum()),
-            "method": self.model.name,
-            "standardised": self.model.scaling.standardises,
-            "n_clusters": len(self.memories),
-            "mean_log_density": float(self.log_density.mean()),
-        }
-        if self.posteriors is not None:
-            found["mean_certainty"] = float(self.certainty.mean())
-            found["share_sure"] = float((self.certainty >= CERTAIN).mean())
+        found = StreamedClusters.of(self).summary
+        clusters = found.pop("clusters")
+        found["missing"] = int(np.isnan(self.X).sum())
         if self.refit_agreement is not None:
             found["refit_agreement"] = self.refit_agreement
         found |= self._resolution()
@@ -147,7 +204,7 @@ class TableClusters(Summarised):
                 "ARI": float(adjusted_rand_score(classes, labels)),
                 "NMI": float(normalized_mutual_info_score(classes, labels)),
             }
-        return found | {"clusters": list(self._clusters())}
+        return found | {"clusters": self._explained(clusters)}
 
     def _resolution(self) -> dict[str, Any]:
         """Return the resolution and the gap of BasinFlow, and the best other partitions."""
@@ -174,38 +231,25 @@ class TableClusters(Summarised):
             "alternatives": others[:LISTED_ALTERNATIVES].to_dict("records"),
         }
 
-    def _clusters(self) -> Iterator[dict[str, Any]]:
-        """Yield the size, the distinctive features and the memory of each cluster."""
+    def _explained(self, clusters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Add the separation and the distinctive features of each cluster."""
         import pandas as pd
 
         standard = pd.DataFrame(Scaling.of(self.X).into(self.X), columns=list(self.model.columns))
-        means = standard.groupby(self.labels).mean()
-        separation = getattr(self.model.estimator, "separation_", None)
-        if separation is not None:
-            separation = [float(each) if np.isfinite(each) else None for each in separation]
-        for number, memory in enumerate(self.memories):
-            own = self.labels == number
-            sure = own.any() and self.posteriors is not None
-            features = means.loc[number] if own.any() else pd.Series(dtype=float)
+        means = standard.groupby(self.labels).mean().reindex(range(len(clusters)))
+        for one, (_, features) in zip(clusters, means.iterrows(), strict=True):
             farthest = features.abs().nlargest(LISTED_FEATURES)
-            yield {
-                "cluster": number + 1,
-                "size": int(own.sum()),
-                "share": float(own.mean()),
-                "certainty": float(self.certainty[own].mean()) if sure else None,
-                **({} if separation is None else {"separation": separation[number]}),
-                "set_apart_by": features[farthest[farthest >= DIFFERENT].index].to_dict(),
-                "memory": dict(zip(self.model.columns, memory.tolist(), strict=True)),
-            }
+            one["set_apart_by"] = features[farthest[farthest >= DIFFERENT].index].to_dict()
+        for one, apart in zip(
+            clusters, getattr(self.model.estimator, "separation_", ()), strict=False
+        ):
+            one["separation"] = float(apart) if np.isfinite(apart) else None
+        return clusters
 
     def __str__(self) -> str:
         found = self.summary
-        size = f"{counted(found['rows'], 'row')}, {counted(found['features'], 'feature')}"
-        gaps = f", {counted(found['missing'], 'value')} missing" if found["missing"] else ""
         units = "standardised" if found["standardised"] else "not standardised"
-        opening = f"{counted(found['n_clusters'], 'cluster')} in {size}{gaps}"
-        head = f"{opening} ({units}; {found['method']})"
-        return "\n".join([head, "", *lines_of(found["clusters"]), "", *definitions(self._facts())])
+        return _page(found, f"{units}; {found['method']}", self._facts())
 
     __repr__ = __str__
 
@@ -224,14 +268,17 @@ class TableClusters(Summarised):
             )
         # Equal rows make one cluster, whose density is that of the smallest width allowed.
         if found["n_clusters"] > 1 or (self.X[:1] != self.X).any():
-            facts |= self._reasons()
+            if "gap" in found:
+                facts |= self._reasons()
+            elif "new_rows" in found:
+                facts["clusters"] = f"{found['n_clusters']} is an estimate"
             density = f"{found['mean_log_density']:.2f} nats per row, in the units of the data"
             facts["mean log-density"] = density
         if "new_rows" in found:
-            count, ids = found["new_rows"], [str(one) for one in found["new_ids"]]
-            more = ", ..." if count > len(ids) else ""
+            count, ids = found["new_rows"], ", ".join(map(str, found["new_ids"]))
+            more = ", ..." if count > len(found["new_ids"]) else ""
             fits = f"{counted(count, 'row')} {'fits' if count == 1 else 'fit'} no cluster well"
-            facts["novelty"] = f"{fits}: {', '.join(ids)}{more}" if count else "no row looks new"
+            facts["novelty"] = f"{fits}: {ids}{more}" if count else "no row looks new"
         if self.classes is not None:
             match = found["agreement"]
             scores = f"ARI {match['ARI']:.3f}, NMI {match['NMI']:.3f}"
@@ -240,29 +287,23 @@ class TableClusters(Summarised):
         return facts
 
     def _reasons(self) -> dict[str, str]:
-        """Return why there are so many clusters, and how to get other numbers of them."""
-        found = self.summary
-        if "gap" not in found:
-            estimated = f"{found['n_clusters']} is an estimate"
-            return {"clusters": estimated} if "new_rows" in found else {}
-        others = [
-            f"{counted(one['n_clusters'], 'cluster')} at {one['resolution']:.2g} "
-            f"(gap {one['gap']:.2f})"
-            for one in found["alternatives"]
-        ]
-        count, gap = counted(found["n_clusters"], "cluster"), f"{max(found['gap'], 0):.2f}"
+        """Return why BasinFlow finds so many clusters, and how to get other numbers of them."""
+        found, likely = self.summary, self.summary["k_probabilities"]
         alpha, at = f"level {self.model.estimator.alpha:g}", f"resolution {found['resolution']}"
+        gap, count = f"{max(found['gap'], 0):.2f}", counted(found["n_clusters"], "mode")
         reason = {
             "n_clusters": "the number of clusters was given",
             "resolution": f"{at} was given",
-            "modes": f"the density has {count.replace('cluster', 'mode')} ({alpha})",
+            "modes": f"the density has {count} ({alpha})",
         }.get(found["chosen_by"], f"the gap to unimodal data is {gap} at {at} ({alpha})")
         if found["chosen_by"] == "gap" and found["resolution"] is None:
             reason = f"no partition stands out from unimodal data (largest gap {gap}; {alpha})"
-        if others:
-            reason += f"; other resolutions: {', '.join(others)}"
-        facts = {"number of clusters": reason}
-        likely = found["k_probabilities"]
+        others = ", ".join(
+            f"{counted(one['n_clusters'], 'cluster')} at {one['resolution']:.2g} "
+            f"(gap {one['gap']:.2f})"
+            for one in found["alternatives"]
+        )
+        facts = {"number of clusters": reason + f"; other resolutions: {others}" * bool(others)}
         if likely and found["chosen_by"] in ("gap", "modes"):
             order = sorted(likely, key=lambda size: -likely[size])[:LISTED_ALTERNATIVES]
             facts["probabilities"] = ", ".join(
@@ -271,23 +312,35 @@ class TableClusters(Summarised):
         return facts
 
 
-def lines_of(clusters: list[dict[str, Any]]) -> list[str]:
-    """Return an aligned table with a line for each cluster of a summary."""
+def _page(found: dict[str, Any], how: str, facts: dict[str, str]) -> str:
+    """Return the text of a summary: a title, an aligned table of clusters, and facts."""
+    gaps = f", {counted(found['missing'], 'value')} missing" if found.get("missing") else ""
+    size = f"{counted(found['rows'], 'row')}, {counted(found['features'], 'feature')}{gaps}"
+    clusters = found["clusters"]
     apart = len(clusters) > 1 and "separation" in clusters[0]
     described = "set_apart_by" in clusters[0]
     head = ("cluster", "rows", "share", "certainty", *["separation"] * apart)
-    rows = [[*head, *["differs in (standard deviations)"] * described]]
+    lines = [[*head, *["differs in (standard deviations)"] * described]]
     for one in clusters[:LISTED_CLUSTERS]:
         sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
-        row = [str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}", sure]
+        line = [str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}", sure]
         if apart:
-            row.append("full" if one["separation"] is None else f"{one['separation']:.3g}")
+            line.append("full" if one["separation"] is None else f"{one['separation']:.3g}")
         if described:
             features = [f"{name[:28]} {far:+.1f}" for name, far in one["set_apart_by"].items()]
-            row.append(", ".join(features) or "-")
-        rows.append(row)
+            line.append(", ".join(features) or "-")
+        lines.append(line)
     more = len(clusters) - LISTED_CLUSTERS
-    return aligned(rows, left=(len(head),)) + [f"... and {more} more clusters"] * (more > 0)
+    return "\n".join(
+        [
+            f"{counted(found['n_clusters'], 'cluster')} in {size} ({how})",
+            "",
+            *aligned(lines, left=(len(head),)),
+            *[f"... and {more} more clusters"] * (more > 0),
+            "",
+            *definitions(facts),
+        ]
+    )
 
 
 def refit_agreement(estimator: Any, X: NDArray[Any], *, seed: int = 0) -> float | None:

@@ -31,7 +31,7 @@ from isthmus.memories.gaussian import GaussianKDE, GaussianMemory
 from isthmus.memories.modern import ModernHopfield
 from isthmus.printing import listed
 from isthmus.scaling import Scaling, as_table
-from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed
+from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed, rectangular
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -354,10 +354,7 @@ def notes_on(rows: NDArray[np.float64], names: tuple[str, ...], standardise: boo
 
 def _beside(values: Any, name: str, count: int) -> NDArray[Any]:
     """Return ids or classes of `count` rows."""
-    try:
-        found = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ShapeError(f"{name} is not a list: {error}") from None
+    found = rectangular(values, name)
     if found.shape != (count,):
         raise ShapeError(f"{name} must be ({count},), one per row, not {found.shape}.")
     return found
