@@ -105,6 +105,7 @@ def test_row_groups_of_a_file_are_fitted_one_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
 def test_a_worker_killed_during_a_fit_changes_nothing(client: Any, kill_worker: Any) -> None:
     killed = []
 

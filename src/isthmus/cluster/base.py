@@ -313,7 +313,7 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         X, weights = self._validated(X, sample_weight, reset=True)
         kept = weights > 0
         self._check_settings(int(kept.sum()))
-        distinct = RowSample.of(X[kept], weights[kept])
+        distinct = RowSample.of(X[kept], weights[kept]).in_order()
         self._units = units_of(distinct.values, distinct.weights, self._is_spherical)
         return distinct.rows(self._units)
 

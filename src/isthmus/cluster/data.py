@@ -236,7 +236,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowSample:
-    """Distinct rows (n, D) in their canonical order, their weights, and their hashes (n,)."""
+    """Distinct rows (n, D), their weights, and their hashes (n,)."""
 
     values: NDArray[Any]
     weights: NDArray[Any]
@@ -245,21 +245,29 @@ class RowSample:
     @classmethod
     def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> RowSample:
         """Join equal rows of a table."""
-        keys, first, group = np.unique(row_hashes(X), return_index=True, return_inverse=True)
-        order = np.argsort(projected(X[first]), kind="stable")
-        return cls(X[first[order]], np.bincount(group, weights)[order], keys[order])
+        return cls(X, weights, row_hashes(X)).joined()
+
+    def joined(self) -> RowSample:
+        """Join equal rows."""
+        keys, first, group = np.unique(self.keys, return_index=True, return_inverse=True)
+        return RowSample(self.values[first], np.bincount(group, self.weights), keys)
 
     def __add__(self, other: RowSample) -> RowSample:
         parts = zip(vars(self).values(), vars(other).values(), strict=True)
-        values, weights, _ = (np.concatenate(pair) for pair in parts)
-        return RowSample.of(values, weights).cut(SAMPLE_ROWS)
+        return RowSample(*(np.concatenate(pair) for pair in parts)).joined().cut(SAMPLE_ROWS)
+
+    def in_order(self) -> RowSample:
+        """Return the rows in their canonical order, which depends on their values only."""
+        return self._taken(np.argsort(projected(self.values), kind="stable"))
+
+    def _taken(self, places: NDArray[np.int64]) -> RowSample:
+        return RowSample(self.values[places], self.weights[places], self.keys[places])
 
     def cut(self, most: int) -> RowSample:
         """Return a random choice of rows if there are too many; it depends on their values only."""
         if len(self.keys) <= most:
             return self
-        kept = chosen_by_key(self.keys, most)
-        return RowSample(self.values[kept], self.weights[kept], self.keys[kept])
+        return self._taken(chosen_by_key(self.keys, most))
 
     def rows(self, units: Scaling) -> Rows:
         """Return the rows in internal units."""
@@ -381,7 +389,7 @@ def _sample(block: TableBlock, dtype: Any, units: Scaling | None = None) -> Any:
     if not len(X):
         return None
     distinct = RowSample.of(X.astype(dtype, copy=False), weights)
-    return distinct.cut(SAMPLE_ROWS) if units is None else distinct.rows(units)
+    return distinct.cut(SAMPLE_ROWS) if units is None else distinct.in_order().rows(units)
 
 
 def _totals(rows: Rows) -> NDArray[np.float64]:
@@ -393,4 +401,4 @@ def measured(raw: Blocks) -> tuple[int, RowSample, Scaling]:
     moments: Moments = raw.total(Moments.of)
     dtype = raw.layout.dtype if fits_float32(moments.size) else np.dtype(np.float64)
     few: RowSample = raw.total(_sample, dtype)
-    return moments.n_rows, few, moments.units()
+    return moments.n_rows, few.in_order(), moments.units()
