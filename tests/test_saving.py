@@ -36,7 +36,7 @@ OTHERS = {
     "shaped": ist.GaussianKDE(draw(5, 2), covariance=torch.eye(2) + 0.2, factors=[1, 2, 1, 1, 3]),
     "widths": ist.GaussianKDE(draw(5, 2), sigma=[0.3, 0.9], log_weights=draw(5)),
     "own covariances": ist.Mixture(draw(5, 2), covariance=torch.rand(5, 2) + 0.5),
-    "categories": ist.TableMixture(draw(5, 1), [torch.rand(5, 3).softmax(1)], dof=3.0),
+    "categories": ist.TableMixture(draw(5, 1), [draw(5, 3).softmax(1)], dof=3.0),
     "affine": ist.Affine(KDE, scale=[2.0, 3.0], shift=[1.0, 5.0]),
     "sheared": ist.Affine(KDE, matrix=[[1.0, 0.5], [0.0, 2.0]]),
     "sum": KDE - 0.5 * ist.StudentKDE(draw(4, 2, seed=1)),

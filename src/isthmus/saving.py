@@ -131,6 +131,9 @@ def _decoded(parts: dict[str, Any]) -> Any:
         else:
             means, given = numbers.means, numbers._settings()
         energy = memories.TableMixture(means, shares, **given)
+        # Sums of 1 are not scaled to 1 again, which would change the last bit.
+        stored = {f"shares_{place}": each for place, each in enumerate(shares)}
+        energy.load_state_dict(stored, strict=False)
     else:
         energy = KINDS[kind](state["memories"], **settings)
         energy.load_state_dict(state)
