@@ -7,12 +7,12 @@ from isthmus.cluster.clam import ClAM
 from isthmus.cluster.crp import ClAMCRP, ClAMCRPELBO
 from isthmus.cluster.elbo import ClAMELBO, Flow, elbo_energy, elbo_flow
 from isthmus.cluster.mean_shift import GaussianMeanShift
-from isthmus.cluster.table_clusters import TableClusters, refit_agreement
+from isthmus.cluster.table_clusters import StreamedClusters, TableClusters, refit_agreement
 from isthmus.cluster.tabular import TableModel
 from isthmus.extras import require
 
 if TYPE_CHECKING:
-    from isthmus.cluster.streamed import StreamedClusters, cluster_file
+    from isthmus.cluster.streamed import cluster_file
 
 __all__ = [
     "BasinFlow",
@@ -33,9 +33,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("StreamedClusters", "cluster_file"):  # which need the extra "tables"
+    if name == "cluster_file":  # which needs the extra "tables"
         require("pandas", "pyarrow")
-        from isthmus.cluster import streamed
+        from isthmus.cluster.streamed import cluster_file
 
-        return getattr(streamed, name)
+        return cluster_file
     raise AttributeError(f"module 'isthmus.cluster' has no attribute {name!r}")

@@ -119,7 +119,8 @@ def cluster_file(
     names, parts, start = (table.id_name, table.label_name or ""), [], 0
     with _writer(Path(output)) as write:
         for block in filter(None, blocks):
-            beside = source(*places[block.number], list(aside.values())).frame
+            where, group = places[block.number]
+            beside = source(where, group, list(aside.values())).frame
             stop = start + len(block.values)
             ids = beside[aside["id"]].array if "id" in aside else np.arange(start, stop) + 1
             classes = beside[aside["label"]].array if "label" in aside else None

@@ -109,7 +109,7 @@ class Ranked:
         place = torch.cat([self.place, other.place], 1)
         # Of equal values, the first.
         order = torch.argsort(values, dim=1, descending=True, stable=True)[:, : self.k]
-        return Ranked(*(each.gather(1, order) for each in (values, number, place)), self.k)
+        return Ranked(*(each.gather(1, order) for each in (values, number, place)), k=self.k)
 
 
 @torch.no_grad()
