@@ -92,16 +92,16 @@ def recall_shares(shard: Shard, x: Tensor, seen: Tensor | None) -> list[tuple[in
 class Ranked:
     """Up to k best memories of each query: values (Q, k), best first, and where they are."""
 
+    k: int
     values: Tensor
     number: Tensor
     place: Tensor
-    k: int
 
     @classmethod
     def of(cls, shard: Shard, values: Tensor, start: int, k: int) -> Ranked:
         """Return the best of values (Q, n), which stand for memories of a shard from `start` on."""
         top, place = values.topk(min(k, values.shape[1]), dim=1)
-        return cls(top, torch.full_like(place, shard.number), place + start, k)
+        return cls(k, top, torch.full_like(place, shard.number), place + start)
 
     def __add__(self, other: Ranked) -> Ranked:
         values = torch.cat([self.values, other.values], 1)
@@ -109,7 +109,7 @@ class Ranked:
         place = torch.cat([self.place, other.place], 1)
         # Of equal values, the first.
         order = torch.argsort(values, dim=1, descending=True, stable=True)[:, : self.k]
-        return Ranked(*(each.gather(1, order) for each in (values, number, place)), k=self.k)
+        return Ranked(self.k, *(each.gather(1, order) for each in (values, number, place)))
 
 
 @torch.no_grad()
@@ -131,7 +131,7 @@ def find_recalled(shard: Shard, x: Tensor) -> Ranked:
     best = [memory._logits(part, None).double().max(1, keepdim=True) for part in parts]
     values, place = (torch.cat(each) for each in zip(*best, strict=True))
     values = torch.full_like(values, -torch.inf) if shard.left_out else values
-    return Ranked(values, torch.full_like(place, shard.number), place, 1)
+    return Ranked(1, values, torch.full_like(place, shard.number), place)
 
 
 @torch.no_grad()
