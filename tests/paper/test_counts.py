@@ -36,13 +36,6 @@ def test_packing_is_the_largest_self_consistent_count(dim):
     assert room(count + 1) < count + 1
 
 
-@pytest.mark.parametrize(("factor", "dim", "count"), [(3, 20, 7.41), (1, 75, 10.97)])
-def test_values_of_theorem_a5(factor, dim, count):
-    norm = factor * math.sqrt(dim - 1)
-    assert capacity_bound(dim, 1.0, norm, "random") == pytest.approx(count, abs=0.01)
-    assert math.isnan(capacity_bound(3, kind="random"))
-
-
 def test_the_claim_passes_the_ceiling_from_eight_dimensions_on():
     for dim in [*range(4, 100), 1000, 10_000]:
         claimed, ceiling = (

@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import betainc, betaln, log_expit, logsumexp, wrightomega
+from scipy.special import betainc, betaln, log_expit, logsumexp
 
 from isthmus.errors import InvalidInputError
 from isthmus.validation import as_choice, as_count, as_flag, as_number
 
 FloatArray = NDArray[np.float64]
-CapacityKind = Literal["claimed", "packing", "random", "certified", "half-weight"]
+CapacityKind = Literal["claimed", "packing", "certified", "half-weight"]
 
 # Radii tried before the best of them is refined.
 RADIUS_GRID = 9
@@ -51,7 +51,6 @@ def capacity_bound(
     max_norm: float | None = None,
     kind: CapacityKind = "certified",
     *,
-    failure: float = 1e-3,
     log: bool = False,
 ) -> float:
     r"""Bound the number of patterns that a sphere of radius M in D dimensions can store.
@@ -64,11 +63,6 @@ def capacity_bound(
     "packing"     lower bound: greedy packing with Ramsauer et al.'s condition, the largest N
                   with :math:`N \le 1/\Omega_D(\alpha)` at the angle where
                   :math:`M^2 (1 - \cos\alpha) = 2\sigma^2/N + \sigma^2 \ln(2 N^2 M^2/\sigma^2)`
-    "random"      this many random patterns are all stored, except with probability `failure`:
-                  Ramsauer et al.'s Theorem 3/A5, by which
-                  :math:`N \ge \sqrt p \, c^{(D-1)/4}` with :math:`c = b / W_0(e^{a + \ln b})`,
-                  :math:`b = \tfrac25 M^2 / (\sigma^2 (D-1))` and
-                  :math:`a = \tfrac2{D-1} (1 + \ln(5 b p (D-1)))`
     "half-weight" no more than :math:`2/A_0` patterns can each keep half of the weight at their
                   own place, as certified ones do; :math:`A_0 = \mathbb E[e^{-d^2/2\sigma^2}]`
                   over the distance d of two random points. More can be stored.
@@ -86,17 +80,14 @@ def capacity_bound(
         Bandwidth.
     max_norm : float, optional
         M, the radius of the sphere. By default :math:`2 \sigma \sqrt{D-1}`.
-    kind : {"certified", "packing", "random", "half-weight", "claimed"}
-    failure : float
-        For "random", the probability that the statement fails.
+    kind : {"certified", "packing", "half-weight", "claimed"}
     log : bool
         Return the natural logarithm, which is finite where the number overflows.
 
     Returns
     -------
     float
-        At least 1, or nan where the statement does not apply: "random" where its conditions
-        fail, "claimed" on smaller spheres and in fewer dimensions.
+        At least 1, or nan for "claimed" on smaller spheres and in fewer dimensions.
 
     Examples
     --------
@@ -114,8 +105,6 @@ def capacity_bound(
         log_count = _log_claimed(dim, ratio)
     elif kind == "packing":
         log_count = _log_packing(dim, ratio)
-    elif kind == "random":
-        log_count = _log_random(dim, ratio, as_number(failure, "failure", above=0, below=1))
     elif kind == "certified":
         log_count = random_coding(dim, 1.0, ratio).log_count
     else:
@@ -218,20 +207,6 @@ def _log_packing(dim: int, ratio: float) -> float:
         upper *= 2
     found = float(brentq(lambda u: max(room(u), -1.0), math.log(2), upper, xtol=1e-13, rtol=1e-14))
     return math.log(math.floor(math.exp(found))) if found < LARGEST_EXACT_LOG else found
-
-
-def _log_random(dim: int, ratio: float, failure: float) -> float:
-    """Return Theorem A5's log number, or nan where its conditions fail."""
-    degrees = dim - 1
-    log_square = 2 * math.log(ratio) - math.log(degrees)
-    exponent = math.log(0.4) + log_square
-    exponent += 2 / degrees * (1 + math.log(2 * failure * degrees) + log_square)
-    # Wright's omega function is Lambert's W_0 of the exponential.
-    log_c = math.log(0.4) + log_square - math.log(float(wrightomega(exponent)))
-    # Where M <= sigma the update contracts everywhere: one fixed point for all patterns.
-    if ratio <= 1 or log_c < 4 / degrees * (math.log(2) - 0.5 * math.log(failure)):
-        return math.nan
-    return 0.5 * math.log(failure) + 0.25 * degrees * log_c
 
 
 def _log_claimed(dim: int, ratio: float) -> float:

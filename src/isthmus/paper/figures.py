@@ -59,7 +59,6 @@ BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
     "half-weight": (INK, "-", "half-weight ceiling"),
     "certified": (CURVE, "-", "certified, random coding"),
     "packing": (GREEN, "-.", "packing, Ramsauer's condition"),
-    "random": (PURPLE, ":", "random, Ramsauer's theorem"),
 }
 
 

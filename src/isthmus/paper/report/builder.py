@@ -8,6 +8,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -27,8 +28,8 @@ from isthmus.paper.report.section import VERDICTS, Section, Status
 from isthmus.progress import progress
 from isthmus.validation import as_count, as_flag, as_number
 
+# Seconds for one part: half an hour, or a week at the paper's own sizes.
 SHORT_LIMIT, FULL_LIMIT = 1800.0, 7 * 86400.0
-"""Seconds for one part: half an hour, or a week at the paper's own sizes."""
 LARGEST_SEED = 2**32 - 1
 # Packages whose version can change a number or a figure.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
@@ -61,8 +62,8 @@ class BuiltReport:
     @property
     def failed(self) -> list[Section]:
         """The requested parts that failed."""
-        asked = self.requested
-        return [each for each in self.sections if each.name in asked and each.status == "failed"]
+        asked = [each for each in self.sections if each.name in self.requested]
+        return [each for each in asked if each.status == "failed"]
 
 
 def build(
@@ -122,8 +123,8 @@ def build(
         announce = announce or (lambda line: None)
         announce(f"{done} of {len(chosen)} parts are up to date")
         with progress("isthmus reproduce", len(chosen), show=show_progress) as report:
-            parts_made = workspace.make(waiting, jobs, limit, lambda note: report(done, note))
-            for name, section in parts_made:
+            made = workspace.make(waiting, jobs, limit, lambda note: report(done, note))
+            for name, section in made:
                 done += 1
                 taken = duration(section.seconds or 0.0)
                 announce(f"{name}: {section.status} after {taken} ({done} of {len(chosen)})")
@@ -156,14 +157,12 @@ class Workspace:
     def read(self, name: str) -> Section | None:
         """Return a section as it was stored; None if it is missing or damaged."""
         figure = self.directory / f"{name}.png"
-        try:
-            with reading(self.directory / f"{name}.json", "section") as path:
-                if figure.exists():
-                    require_regular(figure)
-                text = path.read_text(encoding="utf-8")
-                return Section.from_json(text, figure.read_bytes() if figure.exists() else None)
-        except InvalidInputError:
-            return None
+        with suppress(InvalidInputError), reading(self.directory / f"{name}.json", "part") as path:
+            if figure.exists():
+                require_regular(figure)
+            text = path.read_text(encoding="utf-8")
+            return Section.from_json(text, figure.read_bytes() if figure.exists() else None)
+        return None
 
     def section(self, part: Part) -> Section:
         """Return the stored section of a part, or one that says why there is none."""

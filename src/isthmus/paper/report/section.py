@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from isthmus.errors import InvalidInputError
-from isthmus.validation import as_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +33,6 @@ class Finding:
     verdict: Verdict
     because: str
 
-    def __post_init__(self) -> None:
-        as_choice(self.verdict, "verdict", VERDICTS)
-
 
 def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool = False) -> Finding:
     """Return the finding whose verdict follows from two checks of a claim.
@@ -55,10 +51,9 @@ def judge(claim: str, because: str, *, as_printed: bool | None, corrected: bool 
     >>> judge("Coins are fair.", "Heads in 70 % of tosses.", as_printed=False).verdict
     'did not hold'
     """
-    if as_printed is None:
-        return Finding(claim, "open", because)
     otherwise: Verdict = "held with a correction" if corrected else "did not hold"
-    return Finding(claim, "held" if as_printed else otherwise, because)
+    verdicts: dict[bool | None, Verdict] = {None: "open", True: "held", False: otherwise}
+    return Finding(claim, verdicts[as_printed], because)
 
 
 def judged(name: str, because: str, as_printed: bool | None, *, corrected: bool = False) -> Finding:
@@ -168,8 +163,7 @@ class Section:
         return cls(**content)
 
 
-def _digest(content: Mapping[str, Any], figure: Figure | bytes | None) -> str:
-    assert figure is None or isinstance(figure, bytes)
+def _digest(content: Mapping[str, Any], figure: Any) -> str:
     text = json.dumps(content, sort_keys=True).encode()
     return hashlib.sha256(text + (figure or b"")).hexdigest()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,15 +21,21 @@ from isthmus.paper.report.parts.errata import EXACT, Check, erratum, grid, large
 from isthmus.paper.report.section import Section, judged
 
 # Memories and starts of paths, on a line and on a plane.
-LINE = torch.tensor([-2.3, -1.85, 1.1, 2.5], dtype=torch.float64)[:, None]
-LINE_QUERIES = torch.tensor(
-    [[-2.8], [-1.4], [-0.75], [-0.35], [0.5], [1.55], [2.0], [2.95]]
-).double()
+LINE = torch.tensor([[-2.3], [-1.85], [1.1], [2.5]], dtype=torch.float64)
+LINE_QUERIES = torch.tensor([[-2.8, -1.4, -0.75, -0.35, 0.5, 1.55, 2.0, 2.95]]).double().T
 PLANE = torch.tensor(
     [[-1.65, 1.1], [-1.2, 1.6], [2.1, 1.4], [0.9, -2.2], [-1.7, -1.4], [1.5, -0.4]],
     dtype=torch.float64,
 )
 PLANE_QUERIES = torch.as_tensor(np.concatenate([ring(24, 3.0), ring(10, 1.1, turn=0.5)]))
+NOTES = {
+    "Hopfield": "No valley at any memory, and no lower bound.",
+    "Modern Hopfield": "Long memories pull harder: short ones are forgotten.",
+    "Gaussian KDE": "All memories have equal weight; close ones share a valley.",
+    "Epanechnikov KDE": "Hatched, no memory is within reach, and queries stay.",
+    "Mixture (ClAM)": "A component with six times the weight has a wider basin.",
+    "CRP mixture": "The valley around 0 is for points that fit no memory.",
+}
 # Tolerances for rounding in an update, integration on a grid, and finite differences.
 LARGEST_RISE, LARGEST_LOSS, SAME = 1e-9, 1e-3, 1e-6
 SHAPE, HELD_OUT = (8, 8), 400
@@ -45,9 +52,9 @@ def hero(seed: int, full: bool = False) -> Section:
     shown = [int((labels == digit).nonzero()[0]) for digit in (3, 5)]
     draws, images = energy.sample(500, seed=seed), (masked[shown], completed[shown])
     return Section(
-        "An energy is a negative log-likelihood, so one object has three uses: queries move "
-        "downhill to memories, valleys are peaks of a density that can be sampled, and with some "
-        "coordinates fixed the others are completed.",
+        "An energy is a negative log-likelihood: queries move downhill to memories, valleys are "
+        "peaks of a density that can be sampled, and with some coordinates fixed the others are "
+        "completed.",
         figures.hero(energy, PLANE, PLANE_QUERIES, draws, *images, SHAPE),
     )
 
@@ -75,19 +82,11 @@ def landscapes_1d(seed: int, full: bool = False) -> Section:
     loss = max(abs(mass - 1) for mass in known.values())
     printed = max(gradient_gap(energy, 1.0) for energy in known)
     corrected = max(gradient_gap(each, float(each.inverse_temperature)) for each in known)
-    notes = {
-        "Hopfield": "No valley at any memory and no lower bound; on a line, no query moves.",
-        "Modern Hopfield": "Long memories pull harder: the one near 1 has no valley of its own.",
-        "Gaussian KDE": "All memories have equal weight; two close ones share a valley.",
-        "Epanechnikov KDE": "Kernels end: hatched, the energy is infinite and queries stay.",
-        "Mixture (ClAM)": "A component with six times the weight is deeper and reaches farther.",
-        "CRP mixture": "The wide valley around 0 is for points that fit no memory.",
-    }
     plane = measured(six_memories(PLANE, sigma=0.4), PLANE_QUERIES)[1]
     return Section(
         "Six energies on the same four memories (orange). Each query moves down its curve, from a "
         "hollow dot to a full one. Low energy is high probability.",
-        figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=notes),
+        figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=NOTES),
         numbers,
         (
             judged(
@@ -111,22 +110,14 @@ def landscapes_1d(seed: int, full: bool = False) -> Section:
 def landscapes_2d(seed: int, full: bool = False) -> Section:
     """Draw the six energies in two dimensions. Nothing is random."""
     energies = six_memories(PLANE, sigma=0.4)
-    networks: list[Any] = [energies["Hopfield"], energies["Modern Hopfield"]]
     changes, leftovers = [], []
-    for network in networks:
+    for name in ("Hopfield", "Modern Hopfield"):
+        network: Any = energies[name]
         before, swapped = network.energy(PLANE_QUERIES), network.with_memories(PLANE.flip(1))
         changes.append(largest_gap(swapped.energy(PLANE_QUERIES), before))
         # Mirrored memories see a mirrored query as the first ones saw the query itself.
         leftovers.append(largest_gap(swapped.energy(PLANE_QUERIES.flip(1)), before))
     change, leftover = min(changes), max(leftovers)
-    notes = {
-        "Hopfield": "States keep their length; all turn to the one axis that memories share.",
-        "Modern Hopfield": "Long memories pull harder: the shortest one is forgotten.",
-        "Gaussian KDE": "Every memory, or close pair of them, is the bottom of its own valley.",
-        "Epanechnikov KDE": "Hatched, no memory is within reach: crosses are queries that stay.",
-        "Mixture (ClAM)": "The component at the bottom has six times the weight and a wider basin.",
-        "CRP mixture": "Queries that fit no memory move to the middle: a new cluster.",
-    }
     swap = judged(
         "swap",
         f"With the memories mirrored, energies change by up to {change:.2f} and are the mirror "
@@ -134,9 +125,8 @@ def landscapes_2d(seed: int, full: bool = False) -> Section:
         leftover <= SAME and change > 0.1,
     )
     return Section(
-        "The same six energies on six memories (orange) in a plane; dark is low. Every line is the "
-        "path of one query, with a bend at each update.",
-        figures.landscapes_2d(energies, PLANE, PLANE_QUERIES, notes=notes),
+        "The same on six memories in a plane; dark is low. Lines are paths of queries.",
+        figures.landscapes_2d(energies, PLANE, PLANE_QUERIES, notes=NOTES),
         measured(energies, PLANE_QUERIES)[0],
         (swap,),
     )
@@ -144,7 +134,7 @@ def landscapes_2d(seed: int, full: bool = False) -> Section:
 
 def likelihoods(seed: int, full: bool = False) -> Section:
     """Draw Laplace, uniform and Student-t memories on a line. Nothing is random."""
-    energies: dict[str, ist.Energy] = {
+    energies = {
         "Laplace KDE": ist.LaplaceKDE(LINE, bandwidth=0.25),
         "Uniform KDE": ist.UniformKDE(LINE, bandwidth=0.8),
         "Student-t KDE": ist.StudentKDE(LINE, bandwidth=0.2, dof=3.0),
@@ -159,23 +149,18 @@ def likelihoods(seed: int, full: bool = False) -> Section:
     forces = [float(energy.score(LINE_QUERIES).abs().max()) for energy in energies.values()]
     finding = judged(
         "likelihoods",
-        f"Densities integrate to 1 within {loss:.0e} and updates never raise the energy (by at "
-        f"most {rise:.0e}). But a uniform likelihood has no gradient: its update is the mean of "
-        "the memories in reach. Lévy's law is zero on one side of a memory; of the symmetric "
-        "stable laws, the Gaussian and the Cauchy have an elementary density.",
+        f"Densities integrate to 1 within {loss:.0e}, and updates raise the energy by at most "
+        f"{rise:.0e}. But a uniform likelihood has no gradient: its update is the mean of the "
+        "memories in reach. Lévy's law is zero on one side of a memory.",
         min(forces) > 0,
         corrected=rise <= LARGEST_RISE and loss <= LARGEST_LOSS,
     )
-    return Section(
-        "Three more kernels on the same memories (orange).",
-        figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=notes),
-        numbers,
-        (finding,),
-    )
+    figure = figures.landscapes_1d(energies, LINE, LINE_QUERIES, notes=notes)
+    return Section("Three more kernels on the same memories (orange).", figure, numbers, (finding,))
 
 
 def measured(
-    energies: dict[str, ist.Energy], queries: Tensor
+    energies: Mapping[str, ist.Energy], queries: Tensor
 ) -> tuple[dict[str, dict[str, Any]], float]:
     """Return each energy's largest rise in an update and integral, and the largest rise of all."""
     numbers: dict[str, dict[str, Any]] = {}
@@ -185,11 +170,11 @@ def measured(
         height = energy.energy(trace)
         rises = height.diff(dim=0)[:, torch.isfinite(height[0])]
         points, volume = grid(10.0, 0.001 if energy.dim == 1 else 0.025, energy.dim or 1)
-        rise = max([0.0, *rises.flatten().tolist()])
-        numbers[name] = {"largest_energy_rise": rise, "integral_of_density": None}
+        mass = None
         with suppress(UnknownNormalizerError):
-            mass = energy.log_prob(points).exp().sum() * volume
-            numbers[name]["integral_of_density"] = float(mass)
+            mass = float(energy.log_prob(points).exp().sum() * volume)
+        rise = max([0.0, *rises.flatten().tolist()])
+        numbers[name] = {"largest_energy_rise": rise, "integral_of_density": mass}
     return numbers, max(each["largest_energy_rise"] for each in numbers.values())
 
 

@@ -25,21 +25,18 @@ from isthmus.paper.report.section import Section, judged
 
 MODEL, PRIOR = "mixtures-2d", "compact"
 # Numbers are means over all tasks; the first few are drawn.
-DRAWN_TASKS, DRAWN_CONTEXTS = 3, (0, 2, 8, 32)
-RESOLUTION = 61
+DRAWN_TASKS, DRAWN_CONTEXTS, RESOLUTION = 3, (0, 2, 8, 32), 61
 TASKS, FULL_TASKS, CONTEXTS = 50, 100, (0, 1, 2, 4, 8, 16, 32)
 # Lines 0.4 apart in the model's box and walls: log-normalisers are right to 1e-4.
 GRID = Grid(2, 8.0, 41)
 RIVALS = ("kde-best", "kde-silverman", "em-0.1", "em-0.001")
-SAMPLED_CONTEXT, DRAWS, REPEATS = 32, 60, 10
-STEP, STEPS = 0.02, 50
+SAMPLED_CONTEXT, DRAWS, REPEATS, STEP, STEPS = 32, 60, 10, 0.02, 50
 # The small model trained by the paper's objective: its settings, and the tasks it is tried on.
 SMALL: dict[str, Any] = {"updates": 150, "batch": 16, "micro_batch": 16, "length": 24}
 SMALL_TASKS, WIDE_GRID = 8, Grid(2, 15.0, 41)
-# The model has learned if it is at most this many nats above Bayes' rule on average.
-NEAR_BAYES = 0.1
-# Draws are close if they are at most this many times as far from the truth as fresh points.
-CLOSE = 2.0
+# The model has learned if it is at most this many nats above Bayes' rule on average; draws are
+# close if they are at most this many times as far from the truth as fresh points.
+NEAR_BAYES, CLOSE = 0.1, 2.0
 PAPER, OURS = "contrastive divergence", "ranking NCE"
 
 
@@ -54,9 +51,8 @@ def incontext_landscapes(seed: int, full: bool = False) -> Section:
     divergence, spread, swapped = sharpness(model, tasks, seed + 1)
     least, most = str(DRAWN_CONTEXTS[0]), str(DRAWN_CONTEXTS[-1])
     return Section(
-        f"One transformer with fixed parameters, given {DRAWN_TASKS} new datasets, one in each "
-        "row: 0, 2, 8 and 32 points (orange) of a mixture of three Gaussians. Its energy, which is "
-        "-log p, sharpens towards the true one.",
+        "The energies of one transformer with fixed parameters, given 0, 2, 8 and 32 points "
+        f"(orange) of {DRAWN_TASKS} new datasets, one in each row.",
         context_landscapes(
             model, tasks[:DRAWN_TASKS], DRAWN_CONTEXTS, seed=seed + 1, resolution=RESOLUTION
         ),
@@ -69,22 +65,21 @@ def incontext_landscapes(seed: int, full: bool = False) -> Section:
         (
             judged(
                 "sharpen",
-                f"The mean entropy falls from {spread[least]:.2f} nats without context to "
-                f"{spread[most]:.2f} with {most} points, and the divergence from the true density "
-                f"from {divergence[least]:.2f} to {divergence[most]:.2f}, at every step drawn.",
+                f"With {most} points the mean entropy falls from {spread[least]:.2f} nats to "
+                f"{spread[most]:.2f}, and the divergence from the true density from "
+                f"{divergence[least]:.2f} to {divergence[most]:.2f}, at every step drawn.",
                 bool(np.diff([[*spread.values()], [*divergence.values()]]).max() < 0),
             ),
             judged(
                 "adapt",
-                f"Given {most} points of the dataset itself, the divergence from its density is "
-                f"{divergence[most]:.2f} nats; given points of another dataset, {swapped:.2f}.",
+                f"Given {most} points of another dataset, the divergence is {swapped:.2f} nats "
+                f"instead of {divergence[most]:.2f}.",
                 divergence[most] < 0.5 * swapped,
             ),
             judged(
                 "first",
-                "The output space does differ. But prior-data fitted networks (Müller et al., "
-                "2022) and transformers that fit functions in context (Garg et al., 2022) came "
-                "before; new is a density without labels.",
+                "The output space differs, but prior-data fitted networks (Müller et al., 2022) "
+                "and functions learned in context (Garg et al., 2022) came before.",
                 False,
                 corrected=True,
             ),
@@ -97,32 +92,29 @@ def incontext_samples(seed: int, full: bool = False) -> Section:
     model, tasks = pretrained(MODEL), _tasks(seed, full)
     drawn, thrown, numbers = sampled(model, tasks, seed + 1)
     pair, exact, density_off = pair_where_it_was_trained(seed)
-    figure = context_samples(
-        model,
-        tasks[:DRAWN_TASKS],
-        SAMPLED_CONTEXT,
-        draws=DRAWS,
-        drawn=drawn[:DRAWN_TASKS],
-        others={"Step 3.16, noise 0.01": ("after one step", thrown[:DRAWN_TASKS])},
-        seed=seed + 1,
-        resolution=RESOLUTION,
-    )
     outside, ours, fresh = numbers.values()
     return Section(
-        f"Above, {DRAWN_TASKS} densities and {DRAWS} points of each. In the middle, the model's "
-        f"density given {SAMPLED_CONTEXT} points (orange), and as many points drawn from it by "
-        "Langevin dynamics at temperature 1. Below, the printed pair, from the same starts.",
-        figure,
+        f"Above, {DRAWN_TASKS} densities; in the middle, the model's given {SAMPLED_CONTEXT} "
+        "points (orange), with draws at temperature 1; below, the printed pair's.",
+        context_samples(
+            model,
+            tasks[:DRAWN_TASKS],
+            SAMPLED_CONTEXT,
+            draws=DRAWS,
+            drawn=drawn[:DRAWN_TASKS],
+            others={"Step 3.16, noise 0.01": ("after one step", thrown[:DRAWN_TASKS])},
+            seed=seed + 1,
+            resolution=RESOLUTION,
+        ),
         {"tasks": len(tasks), **numbers, "energy_distance_of_the_small_model": density_off},
         (
             judged(
                 "langevin",
-                "On an energy trained by contrastive divergence with this pair, for "
-                f"{SMALL['updates']} updates, its chains end at an energy distance of {pair:.2g} "
-                f"from that energy's own density; exact draws are up to {exact:.2g} apart (up to "
-                f"{CLOSE:g} times that counts). They descend (E22). From the shipped model it "
-                f"throws {outside:.0%} out of the box in a step; a small step at temperature 1 "
-                f"samples: {ours:.3f} from the truth, fresh points up to {fresh:.3f}.",
+                f"On an energy trained with this pair, its chains end at an energy distance of "
+                f"{pair:.2g} from that energy's own density (up to {CLOSE:g} times the {exact:.2g} "
+                f"of exact draws counts): they descend (E22). From the shipped model {outside:.0%} "
+                f"leave the box in a step; a small step at temperature 1 ends {ours:.3f} from the "
+                f"truth, fresh points up to {fresh:.3f}.",
                 pair <= CLOSE * exact,
             ),
         ),
@@ -136,33 +128,37 @@ def incontext_likelihood(seed: int, full: bool = False) -> Section:
     found = evaluate(pretrained(MODEL), prior(PRIOR), tasks=tasks, seed=seed, **settings)
     excess, error = found.difference("bayes")
     above_bayes = float(excess.mean())
-    nll = {name: _by_size(found.mean(name)) for name in found.nll}
+    nll = {name: _by_size(CONTEXTS, found.mean(name)) for name in found.nll}
     model = nll["model"]
     first, last = model[str(CONTEXTS[0])], model[str(CONTEXTS[-1])]
-    rivals = [(size, nll[name][size]) for name in RIVALS if name in nll for size in model]
-    won = [model[size] < value for size, value in rivals if value is not None]
+    rivals = [(model[size], nll[name][size]) for name in RIVALS if name in nll for size in model]
+    won = [ours < theirs for ours, theirs in rivals if theirs is not None]
     return Section(
-        "The negative log-likelihood of new points against the number of points in context. Bayes' "
-        "rule knows the prior; the bandwidth of kernel density estimates is Silverman's, or the "
-        f"best for the test points; EM fits three Gaussians to the context. Over {tasks} tasks.",
+        "The negative log-likelihood of new points against the number of points in context, over "
+        f"{tasks} tasks: of the model, Bayes' rule, kernel density estimates and EM.",
         nll_against_context(found),
         {
             "tasks": tasks,
             "nll_by_predictor_and_n": nll,
-            "nats_above_bayes_by_n": _by_size(excess),
-            "standard_error_of_nats_above_bayes_by_n": _by_size(error),
+            "nats_above_bayes_by_n": _by_size(CONTEXTS, excess),
+            "standard_error_of_nats_above_bayes_by_n": _by_size(CONTEXTS, error),
         },
         (
             judged(
                 "learning",
-                f"The negative log-likelihood falls from {first:.2f} nats without context to "
-                f"{last:.2f} with {CONTEXTS[-1]} points, on average {above_bayes:.3f} above the "
-                f"best possible (up to {NEAR_BAYES:g} counts). It is below kernel density "
-                f"estimates and EM in {sum(won)} of {len(won)} comparisons.",
+                f"The negative log-likelihood falls from {first:.2f} nats to {last:.2f}, on "
+                f"average {above_bayes:.3f} above Bayes' rule (up to {NEAR_BAYES:g} counts), and "
+                f"is below kernel estimates and EM in {sum(won)} of {len(won)} comparisons.",
                 last < first and above_bayes <= NEAR_BAYES and 2 * sum(won) > len(won),
             ),
         ),
     )
+
+
+def _by_size(sizes: Any, values: Any) -> dict[str, Any]:
+    """Return values by context size; None where a predictor is not defined."""
+    pairs = zip(sizes, np.asarray(values).tolist(), strict=True)
+    return {str(size): None if value != value else value for size, value in pairs}
 
 
 @torch.no_grad()
@@ -175,10 +171,9 @@ def sharpness(
     size drawn, and the divergence given the largest context of the next task.
     """
     contexts = tasks.sample(DRAWN_CONTEXTS[-1], torch.Generator().manual_seed(seed))
-    others = contexts.roll(1, 0)
     divergence = dict.fromkeys(map(str, DRAWN_CONTEXTS), 0.0)
     entropy, swapped = divergence.copy(), 0.0
-    for number, (own, other) in enumerate(zip(contexts, others, strict=True)):
+    for number, (own, other) in enumerate(zip(contexts, contexts.roll(1, 0), strict=True)):
         truth = tasks[number].to(torch.float64).log_prob(GRID.nodes[None])
         for size in DRAWN_CONTEXTS:
             density = GridDensity(model, own[None, :size], GRID)
@@ -242,9 +237,9 @@ def pair_where_it_was_trained(seed: int) -> tuple[float, float, float]:
     Returns the energy distances of its chains, after the paper's 15 steps from uniform starts, from
     the model's own density; the largest one of sets of exact draws; and of these from the truth.
     """
-    paper, generator = preset("paper"), torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     network = ICLEBMConfig(layers=2, heads=2, width=32)
-    settings = replace(paper, model=network, precision="32-true", seed=seed, **SMALL)
+    settings = replace(preset("paper"), model=network, precision="32-true", seed=seed, **SMALL)
     model = train(settings, progress=False, evaluate_every=10**6).model.eval()
     both = settings.prior.draw(SMALL_TASKS, generator).sample(SAMPLED_CONTEXT + DRAWS, generator)
     contexts, reference = both[:, :SAMPLED_CONTEXT], both[:, SAMPLED_CONTEXT:]
@@ -263,16 +258,16 @@ def pair_where_it_was_trained(seed: int) -> tuple[float, float, float]:
 def incontext_objectives(seed: int, full: bool = False) -> Section:
     """Show what the paper's objective and ranking NCE reach with the paper's model and data."""
     record = json.loads(recorded("benchmarks/results/incontext-objectives.json").read_text())
-    runs, bounds = by_objective(record), record["references"]
-    paper = [run["evaluations"][-1] for run in runs[PAPER]]
+    sizes, bounds = record["contexts"], record["references"]
+    runs: dict[str, list[dict[str, Any]]] = {}  # by objective, one for each seed
+    for name, run in record["runs"].items():
+        runs.setdefault(name.split(", seed ")[0], []).append(run)
+    ends = {name: [run["evaluations"][-1] for run in group] for name, group in runs.items()}
+    paper, planned = ends[PAPER], runs[PAPER][0]["planned"]
     seconds = fmean(each["cpu_seconds"] for each in paper)
-    # The evaluation of ranking NCE that took at most as much time, else the first one.
-    ours = [
-        ([each for each in run["evaluations"] if each["cpu_seconds"] <= seconds] or [first])[-1]
-        for run in runs[OURS]
-        for first in run["evaluations"][:1]
-    ]
-    planned, batch = runs[PAPER][0]["planned"], runs[PAPER][0]["settings"]["batch"]
+    for number, run in enumerate(runs[OURS]):  # after as much time, or its first evaluation
+        first, *later = run["evaluations"]
+        ends[OURS][number] = [first, *(e for e in later if e["cpu_seconds"] <= seconds)][-1]
     # The context must help, beyond the prior, by three standard errors, for every seed.
     as_printed, tempered = (
         all(
@@ -282,42 +277,38 @@ def incontext_objectives(seed: int, full: bool = False) -> Section:
         )
         for scores in ("nll", "tempered")
     )
-    groups = {PAPER: paper, OURS: ours} | {
-        name: [run["evaluations"][-1] for run in found]
-        for name, found in runs.items()
-        if name not in (PAPER, OURS)
-    }
-    spreads: dict[str, Any] = {"mean": np.mean, "least": np.min, "largest": np.max}
-    curves = {
-        f"{name}, {words}, {spread}": spreads[spread]([each[scores] for each in found], 0).tolist()
-        for name, found in groups.items()
-        for scores, words in (("nll", "temperature 1"), ("tempered", "best temperature"))
-        for spread in (spreads if len(found) > 1 else ["mean"])
-    }
-    first, last = (spread_of([each["nll"][place] for each in paper]) for place in (0, -1))
+    nll = {}
+    for name, group in ends.items():
+        spreads: dict[str, Any] = {"mean": np.mean, "least": np.min, "largest": np.max}
+        for scores, words in (("nll", "temperature 1"), ("tempered", "best temperature")):
+            for spread in spreads if len(group) > 1 else ["mean"]:
+                values = spreads[spread]([each[scores] for each in group], 0)
+                nll[f"{name}, {words}, {spread}"] = _by_size(sizes, values)
+    start, end, ours = (
+        spread_of([each["nll"][place] for each in ends[name]])
+        for name, place in ((PAPER, 0), (PAPER, -1), (OURS, -1))
+    )
     seeds = "one seed" if len(paper) == 1 else f"{len(paper)} seeds"
-    updates = min(each["update"] for each in paper)
+    updates, batch = min(each["update"] for each in paper), runs[PAPER][0]["settings"]["batch"]
     return Section(
         f"The paper's own setting (`isthmus icl train --preset paper --batch {batch}`) after "
-        f"{updates:,} of {planned:,} updates, {seeds}, with the regulariser of the "
-        "authors' code; and the same with ranking NCE (`--preset paper-nce`). Each model is also "
-        "shown at the best temperature for the test points. From `python "
-        f"benchmarks/incontext_records.py objectives`, over {record['tasks']} tasks.",
+        f"{updates:,} of {planned:,} updates, {seeds}, over {record['tasks']} tasks. "
+        "From `python benchmarks/incontext_records.py objectives`.",
         None,
         {
-            "seeds": {name: len(found) for name, found in groups.items()},
-            "nll_by_reference_and_n": _rows_by_size(record, bounds),
-            "nll_by_objective_and_n": _rows_by_size(record, curves),
+            "seeds": {name: len(group) for name, group in ends.items()},
+            "nll_by_reference_and_n": {
+                name: _by_size(sizes, values) for name, values in bounds.items()
+            },
+            "nll_by_objective_and_n": nll,
         },
         (
             judged(
                 "contrastive-divergence",
-                f"The negative log-likelihood falls from {first} nats without context to {last} "
-                f"with {record['contexts'][-1]} points, below the {bounds['bayes'][0]:.2f} of the "
-                "prior alone, which is what counts here. It is no useful density: the best kernel "
+                f"The negative log-likelihood falls from {start} nats to {end} with {sizes[-1]} "
+                f"points, below the {bounds['bayes'][0]:.2f} of the prior alone. The best kernel "
                 f"estimate has {bounds['kde-best'][-1]:.2f}, Bayes' rule "
-                f"{bounds['bayes'][-1]:.2f}, ranking NCE "
-                f"{spread_of([each['nll'][-1] for each in ours])}.",
+                f"{bounds['bayes'][-1]:.2f}, ranking NCE {ours}.",
                 as_printed if updates >= planned else None,
                 corrected=tempered,
             ),
@@ -325,26 +316,7 @@ def incontext_objectives(seed: int, full: bool = False) -> Section:
     )
 
 
-def by_objective(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the runs of a record by their objectives, each with a run for every seed."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for name, run in record["runs"].items():
-        groups.setdefault(name.split(", seed ")[0], []).append(run)
-    return groups
-
-
 def spread_of(values: list[float]) -> str:
     """Return the mean over seeds, with its range if there are several."""
     words = f"{fmean(values):.2f}"
     return words if len(values) == 1 else f"{words} ({min(values):.2f} to {max(values):.2f})"
-
-
-def _by_size(values: Any) -> dict[str, Any]:
-    """Return values by context size; None where a predictor is not defined."""
-    pairs = zip(CONTEXTS, values.tolist(), strict=True)
-    return {str(size): None if value != value else value for size, value in pairs}
-
-
-def _rows_by_size(record: dict[str, Any], rows: dict[str, list[Any]]) -> dict[str, dict[str, Any]]:
-    sizes = [str(size) for size in record["contexts"]]
-    return {name: dict(zip(sizes, values, strict=True)) for name, values in rows.items()}
