@@ -68,9 +68,8 @@ def four_models(seed: int, full: bool = False) -> Section:
         for energy, weight in ((FINITE, 0.0), (growing, 3.0))
     )
     created = int((growing.responsibilities(data).argmax(1) == len(MEANS)).sum())
-    losses = losses_of_both_algorithms(seed)
-    (own, likelihood), (_, likelihood_em) = losses["ClAM"], losses["EM"]
-    falls, falls_by_em = (max(np.diff(each)) <= 1e-12 for each in (likelihood, likelihood_em))
+    (own, likelihood), (_, by_em) = losses_of_both_algorithms(seed).values()
+    falls, falls_by_em = (max(np.diff(each)) <= 1e-12 for each in (likelihood, by_em))
     weighted = largest_gap(FINITE.responsibilities(data), bayes_rule(data, COUNTS))
     directions, points = (
         torch.nn.functional.normalize(normal(generator, count, 3), dim=1) for count in (4, 10)
@@ -80,8 +79,8 @@ def four_models(seed: int, full: bool = False) -> Section:
         torch.softmax(3.0 * points @ directions.T, 1),
     )
     return Section(
-        "Above, a point moves down the energy to a memory; below, its assignment converges to the "
-        "posterior (pies). Right, a Chinese restaurant process adds memories (green).",
+        "Above, points move down the energy to memories; below, their assignments converge to "
+        "posteriors (pies). Right, a Chinese restaurant process adds memories (green).",
         figures.four_models(FINITE, growing, data, REACH),
         {"first_and_last_loss_of_ClAM": own[:: GEM_STEPS - 1]},
         (
@@ -94,7 +93,7 @@ def four_models(seed: int, full: bool = False) -> Section:
             judged(
                 "generalised-em",
                 f"Descent on ClAM's loss takes -log p from {likelihood[0]:.3f} to "
-                f"{likelihood[-1]:.3f}; EM never raises it. Only ClAM+ELBO is a generalised EM.",
+                f"{likelihood[-1]:.3f}; EM never raises it. ClAM+ELBO is a generalised EM.",
                 bool(own[-1] < own[0] and falls),
                 corrected=bool(own[-1] < own[0] and falls_by_em),
             ),
@@ -140,26 +139,25 @@ def memory_creation(seed: int, full: bool = False) -> Section:
     """Draw where data create memories, and count memories as alpha grows."""
     settings: dict[str, Any] = {"beta": 0.6, "min_cluster_size": 0, "random_state": seed}
     fits = [ClAMCRP(alpha=a, **settings).fit(blobs(seed)).n_clusters_ for a in FITTED_ALPHAS]
-    new: dict[str, dict[float, float]] = {"as printed": {}, "corrected": {}}
-    ends: dict[str, dict[float, float]] = {"as printed": {}, "corrected": {}}
-    wrong = 0
-    for name in new:
-        for alpha in FLOW_ALPHAS:
-            new[name][alpha], ends[name][alpha], each = flow_to_the_origin(
-                alpha, name == "corrected"
-            )
-            wrong += each
-    flowing = [*ends["as printed"].values()]
-    share = ends["as printed"][30.0] / new["as printed"][30.0]
+    flows = {
+        name: {alpha: flow_to_the_origin(alpha, normalized) for alpha in FLOW_ALPHAS}
+        for name, normalized in (("as printed", False), ("corrected", True))
+    }
+    new, ends, wrong = (
+        {name: {alpha: each[place] for alpha, each in row.items()} for name, row in flows.items()}
+        for place in range(3)
+    )
+    away = sum(sum(row.values()) for row in wrong.values())
+    printed = ends["as printed"]
+    flowing = [*printed.values()]
     masses, errors = zip(*(mass_of_the_first(d, seed) for d in DISCOUNTS), strict=True)
     theory = [d + (1 - d) * (SEATED + 1) / 2 for d in DISCOUNTS]
     off = np.abs(np.subtract(masses, theory)) / errors
     origin = pull_to_the_origin(torch.Generator().manual_seed(seed))
     at_hull, inside = finite_basins()
     return Section(
-        "Three memories as a finite mixture and as (corrected) Chinese-restaurant mixtures. Points "
-        "in the green part create a memory. Last, the share of the square that flows to the "
-        "origin, with the energy as printed and corrected (E8).",
+        "Three memories as a finite mixture and as (corrected) Chinese-restaurant mixtures, with "
+        "the part where data create a memory (green), and the share that flows to the origin.",
         figures.memory_creation(FINITE, [*map(memories_of_the_paper, DRAWN_ALPHAS)], REACH, ends),
         {
             "new_cluster_as_printed_too_likely_by_D": {dim: inflation(dim) for dim in (2, 13, 54)},
@@ -181,11 +179,11 @@ def memory_creation(seed: int, full: bool = False) -> Section:
             corrected_by("crp-likelihood", normaliser_of_the_new_cluster(torch.Generator())),
             judged(
                 "origin-is-new",
-                f"{wrong} starts flow to the origin without being new, unless a cluster lies there "
+                f"{away} starts flow to the origin without being new, unless a cluster lies there "
                 "(E10). But at alpha = 30, with the printed energy, only "
-                f"{share:.0%} of those that are new flow there: the posterior decides.",
-                not origin.confirmed and wrong == 0,
-                corrected=wrong == 0,
+                f"{printed[30.0] / new['as printed'][30.0]:.0%} of those that are new do.",
+                not origin.confirmed and away == 0,
+                corrected=away == 0,
             ),
             judged(
                 "alpha-attracts",
@@ -196,7 +194,7 @@ def memory_creation(seed: int, full: bool = False) -> Section:
             judged(
                 "unbounded-basins",
                 f"The memories are reached from {listed(at_hull, '.0%')} of the directions, a "
-                f"fourth between them from {inside:.0%}: only corners of the convex hull are.",
+                f"fourth between them from {inside:.0%}.",
                 min(at_hull) > 0,
             ),
         ),
@@ -306,14 +304,12 @@ def engrams(seed: int, full: bool = False) -> Section:
     to_state, to_evidence = torch.func.jacrev(flow, (0, 1))(log_joint, log_joint)
     own = printed.diagonal()
     competing = bool((own > 0).all() and (printed - own.diag() <= 0).all())
-    names = [*(f"memory {number}" for number in range(1, len(MEANS) + 1)), "new"]
-    by_evidence, by_state = largest_gap(to_evidence, printed), largest_gap(to_state, printed)
-    opposite = largest_gap(to_state, -printed)
+    by_evidence, opposite = largest_gap(to_evidence, printed), largest_gap(to_state, -printed)
     corrected = competing and by_evidence <= EXACT
-    responses = {"to evidence": to_evidence, "to the state": to_state}
+    names = [*(f"memory {number}" for number in range(1, len(MEANS) + 1)), "new"]
     rows = (
         (f"{name} {to}", *(f"{value:+.3f}" for value in row))
-        for to, matrix in responses.items()
+        for to, matrix in (("to evidence", to_evidence), ("to the state", to_state))
         for name, row in zip(names, matrix.tolist(), strict=True)
     )
     return Section(
@@ -326,7 +322,7 @@ def engrams(seed: int, full: bool = False) -> Section:
                 "interactions",
                 f"So they respond to evidence, to {by_evidence:.0e}; to each other's states with "
                 f"the opposite sign, to {opposite:.0e}.",
-                corrected and by_state <= EXACT,
+                corrected and largest_gap(to_state, printed) <= EXACT,
                 corrected=corrected,
             ),
         ),

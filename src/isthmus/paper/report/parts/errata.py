@@ -46,6 +46,11 @@ class Erratum:
     confirmed: bool | None = None
 
     @property
+    def where(self) -> str:
+        """The place, and the versions that have it if the paper does not."""
+        return f"{self.place} ({self.only_in} only)" if self.only_in else self.place
+
+    @property
     def outcome(self) -> str:
         """The kind and whether it was confirmed, in words."""
         words = {None: "notation only", True: f"{self.kind}, confirmed", False: "not confirmed"}
@@ -112,10 +117,6 @@ def errata(seed: int, full: bool = False) -> Section:
     standing = [each for each in found if each.confirmed is not False]
     kinds = Counter(each.kind for each in standing if not each.only_in)
     outcomes = Counter(each.confirmed for each in found)
-    rows = [
-        (e.name, e.place + f" ({e.only_in} only)" * bool(e.only_in), e.printed, e.right, e.shown)
-        for e in found
-    ]
     numbers = {
         "errata": len(found),
         "measured": outcomes[True] + outcomes[False],
@@ -126,11 +127,10 @@ def errata(seed: int, full: bool = False) -> Section:
     return Section(
         "Errata of the published paper: {wrong} wrong, {loose} loose (right on a condition that is "
         "not stated), {harmless} harmless, {notation} of notation; {outside_the_paper} more stand "
-        "only in other versions. {confirmed} of {measured} tested on small problems are confirmed. "
-        "The code follows the corrected forms.".format(**numbers),
+        "only in other versions. {confirmed} of {measured} tested are confirmed.".format(**numbers),
         numbers=numbers | {"checks": {e.name: {"outcome": e.outcome, **e.numbers} for e in found}},
         table=TextTable(
             ("#", "Location", "Printed", "Correct", "Evidence", "Outcome"),
-            tuple((*row, each.outcome) for row, each in zip(rows, found, strict=True)),
+            tuple((e.name, e.where, e.printed, e.right, e.shown, e.outcome) for e in found),
         ),
     )
