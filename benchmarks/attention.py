@@ -12,14 +12,17 @@ medians over seeds.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import torch
 from measuring import Row, print_rows
 
 from isthmus.figures import attention_experiment, save
-from isthmus.paper.attention import Experiment, compare_variants
+from isthmus.paper.attention import compare_variants, load_runs
 
 RESULTS = Path(__file__).parent / "results" / "attention.json"
 MEASURES = {
@@ -31,39 +34,41 @@ MEASURES = {
 }
 
 
-def rows_of(found: Experiment) -> Iterator[Row]:
+def rows_of(found: pd.DataFrame) -> Iterator[Row]:
     """Yield a row for each learning rate and variant, then the paired comparisons."""
-    for rate in found.learning_rates:
-        for variant in found.variants:
-            yield {
-                "table": "Medians over seeds",
-                "learning rate": rate,
-                "attention": variant,
-                **{title: found.median(name, variant, rate) for title, name in MEASURES.items()},
-                "share diverged": found.fraction_diverged(variant, rate),
-            }
-    first, *others = found.variants
-    for variant in others:
-        for measured in ("loss", "test_loss"):
-            ours, theirs = (
-                {(r.learning_rate, r.seed): r.value(measured) for r in found.runs if r.variant == v}
-                for v in (variant, first)
-            )
-            pairs = ours.keys() & theirs.keys()
+    for (rate, variant), runs in found.groupby(["learning_rate", "variant"], sort=False):
+        yield {
+            "table": "Medians over seeds",
+            "learning rate": rate,
+            "attention": variant,
+            **{title: runs[name].median() for title, name in MEASURES.items()},
+            "share diverged": runs["diverged"].mean(),
+        }
+    for measured in ("loss", "test_loss"):
+        pairs = found.pivot(index=["learning_rate", "seed"], columns="variant", values=measured)
+        for variant in ("QK-norm", "SALN"):
             yield {
                 "table": "Pairs of runs of equal learning rate and seed",
                 "measure": measured,
                 "attention": variant,
-                "lower than": first,
-                "in": sum(ours[pair] < theirs[pair] for pair in pairs),
+                "lower than": "pre-norm",
+                "in": int((pairs[variant] < pairs["pre-norm"]).sum()),
                 "of": len(pairs),
             }
 
 
+def trained(seeds: range, out: Path) -> pd.DataFrame:
+    """Train, and write the runs."""
+    torch.set_num_threads(1)
+    found = compare_variants(seeds=seeds)
+    runs = found.astype(object).replace(math.inf, None).to_dict("records")
+    out.write_text(json.dumps({"runs": runs}, indent=1, allow_nan=False) + "\n")
+    return found
+
+
 def measure(full: bool = False, seed: int = 0, *, out: Path = RESULTS) -> Iterator[Row]:
     """Train with one seed or with five, store the runs in `out`, and yield rows."""
-    torch.set_num_threads(1)
-    yield from rows_of(compare_variants(seeds=range(seed, seed + (5 if full else 1)), path=out))
+    yield from rows_of(trained(range(seed, seed + (5 if full else 1)), out))
 
 
 def main() -> None:
@@ -73,11 +78,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="train nothing")
     parser.add_argument("--figure", type=Path, help="also draw it, as a PNG file of this name")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.table:
-        found = Experiment.load(options.out)
-    else:
-        found = compare_variants(seeds=options.seeds, path=options.out)
+    found = load_runs(options.out) if options.table else trained(range(options.seeds), options.out)
     print_rows(rows_of(found))
     if options.figure:
         save(attention_experiment(found), options.figure)

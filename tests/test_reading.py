@@ -15,7 +15,7 @@ from isthmus.errors import InvalidInputError, MissingFileError
 from isthmus.incontext import Evaluation, pretrained
 from isthmus.incontext.storage import Checkpoint
 from isthmus.io.reading import reading
-from isthmus.paper.attention import Experiment
+from isthmus.paper.attention import load_runs
 from isthmus.tables import read_table
 
 LOADERS: list[Callable[[Path], Any]] = [
@@ -26,7 +26,7 @@ LOADERS: list[Callable[[Path], Any]] = [
     TableModel.load,
     Checkpoint.load,
     Evaluation.from_json,
-    Experiment.load,
+    load_runs,
     pretrained,
     read_table,
 ]

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
 from scipy.spatial.distance import cdist, pdist
 from scipy.special import logsumexp, softmax
 
-from isthmus.paper.attention import Experiment, TrainingRun
 from isthmus.paper.report.builder import make
 from isthmus.paper.report.parts import attention, capacity, clustering, study
 from isthmus.paper.report.parts.incontext import energy_distance
@@ -164,22 +164,24 @@ def test_more_dimensions_help_only_by_the_unit_of_the_measure() -> None:
             assert ours == pytest.approx(np.mean(values), rel=0.3)
 
 
-def _run(variant: str, rate: float, seed: int, loss: float, diverged: bool = False) -> TrainingRun:
-    logit = 5.0 if variant == "QK-norm" else 100.0
-    return TrainingRun(variant, rate, seed, loss, loss, 0.5, diverged, logit, 0.4)
-
-
-def _experiment(qk: float = 0.5, diverging: float = 0.0) -> Experiment:
+def _experiment(qk: float = 0.5, diverging: float = 0.0) -> pd.DataFrame:
     """Five seeds at two rates; pre-norm does best at 0.01, QK-norm diverges at the rate given."""
     losses = {"pre-norm": 1.0, "QK-norm": qk, "SALN": 0.5}
-    return Experiment(
-        tuple(
-            _run(name, rate, seed, loss + rate, name == "QK-norm" and rate == diverging)
-            for name, loss in losses.items()
-            for rate in (0.01, 0.3)
-            for seed in range(5)
-        )
-    )
+    rows = [
+        {
+            "variant": name,
+            "learning_rate": rate,
+            "seed": seed,
+            "entanglement": 0.4,
+            **dict.fromkeys(("loss", "test_loss"), loss + rate),
+            "diverged": name == "QK-norm" and rate == diverging,
+            "largest_logit": 5.0 if name == "QK-norm" else 100.0,
+        }
+        for name, loss in losses.items()
+        for rate in (0.01, 0.3)
+        for seed in range(5)
+    ]
+    return pd.DataFrame(rows)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
+import pandas as pd
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -21,12 +21,8 @@ from isthmus.attention.layers import PreNormAttention, SALNAttention
 from isthmus.attention.mixture import entanglement
 from isthmus.attention.view import vmf_view
 from isthmus.errors import InvalidInputError
-from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
 from isthmus.progress import progress as progress_bar
-from isthmus.validation import as_choice, as_count
-
-__all__ = ["Experiment", "TrainingRun", "compare_variants", "train_on_digits"]
 
 # Each kind of attention, made of a norm and a plain attention.
 VARIANTS: dict[str, Callable[..., PreNormAttention | SALNAttention]] = {
@@ -35,7 +31,7 @@ VARIANTS: dict[str, Callable[..., PreNormAttention | SALNAttention]] = {
     "SALN": SALNAttention.from_prenorm,
 }
 LEARNING_RATES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-CLASSES, PATCHES, PIXELS, HEADS = 10, 16, 4, 4
+CLASSES, PATCHES, PIXELS, HEADS, WIDTH, DEPTH, BATCH = 10, 16, 4, 4, 32, 2, 64
 TEST_SHARE = 0.2
 # A model with a loss above this has learned nothing.
 GUESSING = 0.95 * math.log(CLASSES)
@@ -49,17 +45,15 @@ class PatchTransformer(nn.Module):
     Models with the same seed start from the same pre-norm weights, converted to their variant.
     """
 
-    def __init__(
-        self, variant: str = "pre-norm", *, width: int = 32, depth: int = 2, seed: int = 0
-    ) -> None:
+    def __init__(self, variant: str = "pre-norm", *, seed: int = 0) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.embed = nn.Linear(PIXELS, width)
-            self.places = nn.Parameter(0.02 * torch.randn(PATCHES, width))
-            self.blocks = nn.ModuleList(_Block(variant, width) for _ in range(depth))
-            self.norm = nn.LayerNorm(width)
-            self.classify = nn.Linear(width, CLASSES)
+            self.embed = nn.Linear(PIXELS, WIDTH)
+            self.places = nn.Parameter(0.02 * torch.randn(PATCHES, WIDTH))
+            self.blocks = nn.ModuleList(_Block(variant) for _ in range(DEPTH))
+            self.norm = nn.LayerNorm(WIDTH)
+            self.classify = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, patches: Tensor) -> Tensor:
         """Return class logits. (B, 16, 4) -> (B, 10)."""
@@ -78,17 +72,26 @@ class PatchTransformer(nn.Module):
             x = block(x)
         return found
 
+    def largest_logit(self) -> float:
+        """Return the largest absolute logit on a few images; zero if the model is not finite."""
+        try:
+            layers = self.layers(digit_patches()[0][:PROBED])
+            found = [float(vmf_view(*each).logits().abs().max()) for each in layers]
+        except InvalidInputError:
+            return 0.0
+        return max(filter(math.isfinite, found), default=0.0)
+
 
 class _Block(nn.Module):
-    def __init__(self, variant: str, width: int) -> None:
+    def __init__(self, variant: str) -> None:
         super().__init__()
-        norm = nn.LayerNorm(width)
-        attention = nn.MultiheadAttention(width, HEADS, batch_first=True)
+        norm = nn.LayerNorm(WIDTH)
+        attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
         # A new layer draws weights before it copies others; later draws must not depend on it.
         with torch.random.fork_rng(devices=[]):
             self.attention = VARIANTS[variant](norm, attention)
         self.feed_forward = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,10 +103,7 @@ class _Block(nn.Module):
 
 @cache
 def digit_patches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return scikit-learn's digits as 16 patches of 2 by 2 pixels, in a fixed split.
-
-    Patches and labels for training, (n, 16, 4) and (n,), then those for testing.
-    """
+    """Return scikit-learn's digits as patches (n, 16, 4) and labels, for training and testing."""
     pixels, labels = load_digits(return_X_y=True)
     pictures = torch.from_numpy(pixels).float().reshape(-1, 4, 2, 4, 2)
     patches = pictures.transpose(2, 3).reshape(-1, PATCHES, PIXELS)
@@ -114,143 +114,18 @@ def digit_patches() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return scaled[train], targets[train], scaled[test], targets[test]
 
 
-@dataclass(frozen=True)
-class TrainingRun:
-    """One training run.
-
-    Attributes
-    ----------
-    loss : float or None
-        Cross-entropy in training, over the last tenth of the steps; None if not finite.
-    test_loss, test_accuracy : float or None
-    diverged : bool
-        True if the loss was ever not finite, or is no better than guessing at the end.
-    largest_logit : float
-        Largest absolute attention logit measured in any block during the run.
-    entanglement : float or None
-        Mean absolute correlation of concentration with log-weight over blocks and heads.
-    """
-
-    variant: str
-    learning_rate: float
-    seed: int
-    loss: float | None
-    test_loss: float | None
-    test_accuracy: float | None
-    diverged: bool
-    largest_logit: float
-    entanglement: float | None
-
-    def value(self, measure: str) -> float:
-        """Return a measure, or infinity if it is missing."""
-        found: float | None = getattr(self, measure)
-        return math.inf if found is None else found
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """All runs of a comparison."""
-
-    runs: tuple[TrainingRun, ...]
-
-    @property
-    def variants(self) -> list[str]:
-        """The kinds of attention, in the order of ``VARIANTS``."""
-        return [name for name in VARIANTS if any(run.variant == name for run in self.runs)]
-
-    @property
-    def learning_rates(self) -> list[float]:
-        """The learning rates, ascending."""
-        return sorted({run.learning_rate for run in self.runs})
-
-    def of(self, variant: str, learning_rate: float) -> list[TrainingRun]:
-        """Return the runs of one variant and learning rate, one for each seed."""
-        cell = (variant, learning_rate)
-        return [run for run in self.runs if (run.variant, run.learning_rate) == cell]
-
-    def fraction_diverged(self, variant: str, learning_rate: float) -> float:
-        """Return the fraction of seeds whose runs diverged."""
-        return fmean(run.diverged for run in self.of(variant, learning_rate))
-
-    def median(self, measure: str, variant: str, learning_rate: float) -> float:
-        """Return the median over seeds; a missing value counts as infinite."""
-        return median(run.value(measure) for run in self.of(variant, learning_rate))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Experiment:
-        """Read a file written by :func:`compare_variants`."""
-        with reading(path, "file of runs") as place:
-            kept = json.loads(place.read_text(encoding="utf-8"))
-            return cls(tuple(TrainingRun(**run) for run in kept["runs"]))
-
-
-def compare_variants(
-    variants: Iterable[str] = VARIANTS,
-    learning_rates: Iterable[float] = LEARNING_RATES,
-    *,
-    seeds: int | Iterable[int] = 5,
-    steps: int = 200,
-    batch: int = 64,
-    width: int = 32,
-    depth: int = 2,
-    path: str | Path | None = None,
-    progress: bool | None = None,
-) -> Experiment:
-    """Train the same transformer on digits with each kind of attention and learning rate.
-
-    Adam, a warm-up over the first tenth of the steps and a cosine to zero after it, no
-    clipping of gradients, no weight decay. All runs of a seed see the same batches.
-
-    Parameters
-    ----------
-    variants : iterable of {"pre-norm", "QK-norm", "SALN"}
-    learning_rates : iterable of float
-    seeds : int or iterable of int
-        The number of seeds, from 0 on, or the seeds themselves.
-    steps, batch, width, depth : int
-    path : path, optional
-        A JSON file to write the runs to.
-    progress : bool, optional
-        Show a progress bar. Default: on a terminal, for long runs.
-
-    Examples
-    --------
-    >>> from isthmus.paper.attention import compare_variants
-    >>> compare_variants(["SALN"], [0.01], seeds=1, steps=20, progress=False).variants
-    ['SALN']
-    """
-    settings = {
-        "steps": as_count(steps, "steps", at_least=10),
-        "batch": as_count(batch, "batch"),
-        "width": as_count(width, "width"),
-        "depth": as_count(depth, "depth"),
-    }
-    chosen = [as_choice(variant, "variant", VARIANTS) for variant in variants]
-    draws = seeds if isinstance(seeds, Iterable) else range(as_count(seeds, "seeds"))
-    wanted = list(product(draws, map(float, learning_rates), chosen))
-    runs: list[TrainingRun] = []
-    with progress_bar("attention experiment", len(wanted), show=progress) as report:
-        for seed, rate, variant in wanted:
-            runs.append(_train(variant, rate, seed, **settings))
-            report(len(runs))
-    if path is not None:
-        content = {"settings": settings, "runs": [asdict(run) for run in runs]}
-        write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    return Experiment(tuple(runs))
-
-
 def train_on_digits(
     model: PatchTransformer,
     learning_rate: float,
     *,
     steps: int = 200,
-    batch: int = 64,
     seed: int = 0,
     watch: Callable[[int], None] | None = None,
 ) -> list[float]:
-    """Train a model in place, and return the loss before each step.
+    """Train a model in place, and return the loss before each step, up to one that is not finite.
 
-    Ends early once the loss is not finite. `watch` is called after each step with its number.
+    Adam, a warm-up over the first tenth of the steps and a cosine to zero after it, no clipping of
+    gradients, no weight decay. `watch` is called after each step with its number.
     """
     train, labels, _, _ = digit_patches()
     warmup = steps // 10
@@ -265,7 +140,7 @@ def train_on_digits(
     generator = torch.Generator().manual_seed(seed)
     losses: list[float] = []
     for step in range(steps):
-        rows = torch.randint(len(train), (batch,), generator=generator)
+        rows = torch.randint(len(train), (BATCH,), generator=generator)
         loss = cross_entropy(model(train[rows]), labels[rows])
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
@@ -279,46 +154,57 @@ def train_on_digits(
     return losses
 
 
-def _train(
-    variant: str, rate: float, seed: int, *, steps: int, batch: int, width: int, depth: int
-) -> TrainingRun:
+def compare_variants(
+    variants: Iterable[str] = VARIANTS,
+    learning_rates: Iterable[float] = LEARNING_RATES,
+    *,
+    seeds: Iterable[int] = range(5),
+    steps: int = 200,
+    progress: bool | None = None,
+) -> pd.DataFrame:
+    """Train the same transformer with each kind of attention, learning rate and seed: a row each.
+
+    The columns are `loss` (cross-entropy over the last tenth of the steps), `test_loss`,
+    `test_accuracy`, `diverged` (never finite, or no better than guessing at the end),
+    `largest_logit` (of any block during the run), and `entanglement` (mean absolute correlation of
+    concentration with log-weight). A measure that is not finite is infinite.
+    """
+    wanted, runs = list(product(seeds, learning_rates, variants)), []
+    with progress_bar("attention experiment", len(wanted), show=progress) as report:
+        for seed, rate, variant in wanted:
+            measured = _train(variant, rate, seed, steps)
+            runs.append({"variant": variant, "learning_rate": rate, "seed": seed, **measured})
+            report(len(runs))
+    return pd.DataFrame(runs)
+
+
+def load_runs(path: str | Path) -> pd.DataFrame:
+    """Read recorded runs, as :func:`compare_variants` returns them."""
+    with reading(path, "file of runs") as place:
+        return pd.DataFrame(json.loads(place.read_text("utf-8"))["runs"]).fillna(math.inf)
+
+
+def _train(variant: str, rate: float, seed: int, steps: int) -> dict[str, Any]:
     train, _, test, test_labels = digit_patches()
-    model = PatchTransformer(variant, width=width, depth=depth, seed=seed)
-    largest = _largest_logit(model)
+    model = PatchTransformer(variant, seed=seed)
+    logits = [model.largest_logit()]
 
     def look(step: int) -> None:
-        nonlocal largest
         if (step + 1) % max(1, steps // PROBES) == 0:
-            largest = max(largest, _largest_logit(model))
+            logits.append(model.largest_logit())
 
-    losses = train_on_digits(model, rate, steps=steps, batch=batch, seed=seed, watch=look)
+    losses = train_on_digits(model, rate, steps=steps, seed=seed, watch=look)
     with torch.no_grad():
-        logits = model(test)
-        test_loss = float(cross_entropy(logits, test_labels))
-        accuracy = float((logits.argmax(1) == test_labels).double().mean())
-    loss, tied = fmean(losses[-max(1, steps // 10) :]), math.nan
+        scores = model(test)
+        test_loss = float(cross_entropy(scores, test_labels))
+    loss, accuracy, tied = fmean(losses[-max(1, steps // 10) :]), math.inf, math.inf
     finite = math.isfinite(loss) and math.isfinite(test_loss)
     if finite:
+        accuracy = float((scores.argmax(1) == test_labels).double().mean())
         views = [vmf_view(*each) for each in model.layers(train[:PROBED])]
         tied = float(torch.cat([entanglement(v).correlation.abs() for v in views]).nanmean())
-    return TrainingRun(
-        *(variant, rate, seed, _rounded(loss), _rounded(test_loss)),
-        test_accuracy=_rounded(accuracy) if finite else None,
-        diverged=not finite or loss > GUESSING,
-        largest_logit=float(f"{largest:.5g}"),
-        entanglement=_rounded(tied),
-    )
-
-
-def _largest_logit(model: PatchTransformer) -> float:
-    """Return the largest absolute logit on a few images; zero if the model is not finite."""
-    try:
-        layers = model.layers(digit_patches()[0][:PROBED])
-        found = [float(vmf_view(*each).logits().abs().max()) for each in layers]
-    except InvalidInputError:
-        return 0.0
-    return max(filter(math.isfinite, found), default=0.0)
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    found = {"loss": loss, "test_loss": test_loss, "test_accuracy": accuracy}
+    found |= {"largest_logit": max(logits), "entanglement": tied}
+    rounded = {name: float(f"{value:.5g}") for name, value in found.items()}
+    rounded |= {name: math.inf for name, value in rounded.items() if not math.isfinite(value)}
+    return {**rounded, "diverged": not finite or loss > GUESSING}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -47,7 +48,6 @@ from isthmus.memories.crp import CRPMixture
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.modern import ModernHopfield
-from isthmus.paper.attention import Experiment
 from isthmus.paper.counts import CapacityKind, capacity_bound
 from isthmus.paper.sweep import Sweep
 
@@ -302,37 +302,37 @@ VARIANTS = {"pre-norm": (INK, "o"), "QK-norm": (CURVE, "s"), "SALN": (MEMORY, "^
 
 
 @styled
-def attention_experiment(experiment: Experiment) -> Figure:
+def attention_experiment(experiment: pd.DataFrame) -> Figure:
     """Draw loss, fraction of diverged runs and largest logit against the learning rate.
 
-    Lines are medians over seeds, small marks the seeds themselves.
+    `experiment` has a row for each run. Lines are medians over seeds, small marks the seeds.
     """
     figure = new_figure(3.9, gap=0.05)
     loss, share, logit = figure.subplots(1, 3, sharex=True)
-    rates = experiment.learning_rates
-    for number, variant in enumerate(experiment.variants):
-        colour, marker = VARIANTS[variant]
+    finite = experiment.replace(np.inf, np.nan)
+    for number, (variant, (colour, marker)) in enumerate(VARIANTS.items()):
+        runs, drawn = (each[each["variant"] == variant] for each in (experiment, finite))
+        if runs.empty:
+            continue
         look: dict[str, Any] = {"color": colour, "marker": marker, "mec": PAPER, "mew": 0.5}
+        by_rate = runs.groupby("learning_rate")
         for axes, measure in ((loss, "loss"), (logit, "largest_logit")):
-            middle = np.array([experiment.median(measure, variant, rate) for rate in rates])
-            middle[~np.isfinite(middle)] = np.nan
-            axes.plot(rates, middle, label=variant, lw=1.6, ms=5, zorder=3, **look)
-            runs = [run for rate in rates for run in experiment.of(variant, rate)]
-            values = np.array([(run.learning_rate, run.value(measure)) for run in runs])
-            values = values[np.isfinite(values[:, 1])]
-            axes.plot(*values.T, marker, color=colour, ms=3, alpha=0.45, mew=0)
+            middle = by_rate[measure].median().replace(np.inf, np.nan)
+            axes.plot(middle, label=variant, lw=1.6, ms=5, zorder=3, **look)
+            seeds = drawn["learning_rate"], drawn[measure]
+            axes.plot(*seeds, marker, color=colour, ms=3, alpha=0.45, mew=0)
             axes.set_yscale("log")
         # Side by side, so that equal shares do not hide each other.
-        shifted = np.array(rates) * 1.12 ** (number - 1)
-        diverged = [experiment.fraction_diverged(variant, rate) for rate in rates]
-        share.plot(shifted, diverged, lw=1.6, ms=5, **look)
+        diverged = by_rate["diverged"].mean()
+        share.plot(diverged.index * 1.12 ** (number - 1), diverged, lw=1.6, ms=5, **look)
     guess = np.log(10)
     loss.axhline(guess, color=RULE, lw=1, zorder=0)
-    note_at(loss, "guessing", (rates[0], guess), (0, 3), fontsize=8.5, color=MUTED)
-    logit.set(xscale="log", xlabel="learning rate")
-    share.set(ylim=(-0.05, 1.05), xlabel="learning rate")
+    place = (experiment["learning_rate"].min(), guess)
+    note_at(loss, "guessing", place, (0, 3), fontsize=8.5, color=MUTED)
+    for axes in (loss, share, logit):
+        axes.set(xscale="log", xlabel="learning rate")
+    share.set(ylim=(-0.05, 1.05))
     share.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    loss.set_xlabel("learning rate")
     loss.legend(loc="lower right")
     heading(loss, "Training loss", "At the end.", lines=1)
     heading(share, "Runs that diverged", "Ended no better than guessing.", lines=1)
