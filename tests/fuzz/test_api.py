@@ -288,7 +288,6 @@ CALLS: dict[str, Call] = {
     "capacity_curve": Call(capacity.capacity_curve, {"X": TABLE, "sigmas": [1.0]}),
     "capacity_bound": Call(capacity.capacity_bound, {"dim": 3}),
     "capacity_rate": Call(capacity.capacity_rate),
-    "random_coding": Call(capacity.random_coding, {"dim": 20}),
     "regular_polygon": Call(capacity.regular_polygon, {"count": 4}),
     "spread_on_sphere": Call(capacity.spread_on_sphere, {"count": 4, "dim": 3, "steps": 5}),
     "measured_capacity": Call(capacity.measured_capacity, {"dim": 2, "most": 4}),

@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from isthmus.capacity import capacity_bound, capacity_rate, random_coding
-from isthmus.paper.counts import log_kernel_mean
+from isthmus.capacity import capacity_bound, capacity_rate
+from isthmus.paper.counts import log_certified, log_kernel_mean
 
 
 def uniform_on_sphere(count, dim, radius, seed=0):
@@ -77,8 +77,9 @@ def test_capacity_rates():
 
 
 def test_half_of_a_random_draw_of_twice_the_count_is_certified():
-    dim, radius = 8, random_coding(8).radius
-    count = 1 + math.floor(2 * math.exp(random_coding(8).log_count))
+    dim = 8
+    log_count, radius = log_certified(dim, 2 * math.sqrt(dim - 1))
+    count = 1 + math.floor(2 * math.exp(log_count))
     good = 0
     for seed in range(40):
         distance = distances(uniform_on_sphere(count, dim, 2 * math.sqrt(dim - 1), seed))

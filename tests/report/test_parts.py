@@ -16,7 +16,7 @@ from scipy.spatial.distance import cdist, pdist
 from scipy.special import logsumexp, softmax
 
 from isthmus.paper.report.builder import make
-from isthmus.paper.report.parts import attention, capacity, clustering, study
+from isthmus.paper.report.parts import attention, capacity, clustering, clustering_errata, study
 from isthmus.paper.report.parts.incontext import energy_distance
 from isthmus.paper.report.registry import select
 from isthmus.paper.report.section import CLAIMS
@@ -99,7 +99,7 @@ def test_energy_gap_by_hand() -> None:
 
 
 def test_time_of_the_elbo_flow_by_small_steps_and_its_law() -> None:
-    joint, v, time = clustering.LOG_JOINT.numpy(), np.array([0.0, 0.0, 0.0, 5.0]), 0.0
+    joint, v, time = clustering_errata.LOG_JOINT.numpy(), np.array([0.0, 0.0, 0.0, 5.0]), 0.0
     while np.abs(softmax(v) - softmax(joint)).max() > 1e-3:
         q = softmax(v)
         v = v + 0.005 * (np.diag(q) - np.outer(q, q)) @ (joint - np.log(q))
@@ -213,9 +213,9 @@ def test_share_of_new_points_that_flow_to_the_origin(
 ) -> None:
     axis = clustering.REACH * (np.arange(40) - 19.5) / 20
     x = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 1, 2)
-    beta, rho = clustering.BETA, clustering.RHO
+    beta, rho = clustering_errata.BETA, clustering.RHO
     kappa = beta * rho / (beta + rho)
-    centres = np.array([*clustering.MEANS, [0.0, 0.0]])
+    centres = np.array([*clustering_errata.MEANS, [0.0, 0.0]])
     widths = np.array([beta] * 3 + [kappa])
     weights = np.array([*clustering.COUNTS, alpha * (kappa / beta if normalized else 1)])
 
@@ -278,7 +278,7 @@ def test_a_memory_between_others_has_a_bounded_basin() -> None:
     # Far out, the memory with the largest inner product with the direction wins.
     angles = np.linspace(0, 2 * np.pi, 3600, endpoint=False)
     directions = np.stack([np.cos(angles), np.sin(angles)], 1)
-    nearest = (directions @ np.array(clustering.MEANS).T).argmax(1)
+    nearest = (directions @ np.array(clustering_errata.MEANS).T).argmax(1)
     assert at_hull == pytest.approx(np.bincount(nearest) / 3600, abs=0.01)
     assert inside == 0
 

@@ -17,7 +17,7 @@ from isthmus.capacity.ramsauer import guaranteed_radius, required_separation
 
 # Names that are part of the reproduction of the paper, imported on first use.
 _PAPER = {
-    "counts": "RandomCoding capacity_bound capacity_rate random_coding",
+    "counts": "capacity_bound capacity_rate",
     "spheres": "MeasuredCapacity cell_600 e8_shell measured_capacity regular_polygon "
     "spread_on_sphere",
     "sweep": "Sweep sweep",

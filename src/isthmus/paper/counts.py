@@ -8,7 +8,7 @@ modern Hopfield networks too, which are equivalent on a sphere. Proofs are in
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +35,6 @@ WIDEST, COARSE_POINTS, NEGLIGIBLE, FINE_POINTS = 45.0, 901, 50.0, 1025
 SMALLEST_FRACTION = 1e-250
 
 
-class RandomCoding(NamedTuple):
-    """The log of the number of patterns that random coding certifies, and the radius R.
-
-    Every query in the ball of radius R about a pattern reaches it.
-    """
-
-    log_count: float
-    radius: float
-
-
 def capacity_bound(
     dim: int,
     sigma: float = 1.0,
@@ -59,7 +49,7 @@ def capacity_bound(
     kind          meaning
     ============= ==========================================================================
     "certified"   lower bound: random coding with the certificate of this package,
-                  :math:`N \ge \max_R 1/(4\tau(R))`; see :func:`random_coding`
+                  :math:`N \ge \max_R 1/(4\tau(R))` (section 8 of the proofs)
     "packing"     lower bound: greedy packing with Ramsauer et al.'s condition, the largest N
                   with :math:`N \le 1/\Omega_D(\alpha)` at the angle where
                   :math:`M^2 (1 - \cos\alpha) = 2\sigma^2/N + \sigma^2 \ln(2 N^2 M^2/\sigma^2)`
@@ -100,13 +90,23 @@ def capacity_bound(
     claimed     2.75e+11
     """
     as_choice(kind, "kind", get_args(CapacityKind))
-    dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
+    dim, sigma = as_count(dim, "dim", at_least=2), as_number(sigma, "sigma", above=0)
+    ratio = 2 * math.sqrt(dim - 1)
+    if max_norm is not None:
+        ratio = as_number(max_norm, "max_norm", above=0) / sigma
+        if not SMALLEST_RATIO <= ratio <= LARGEST_RATIO:
+            raise InvalidInputError(
+                f"max_norm / sigma is {ratio:g}; the formulas can be computed from "
+                f"{SMALLEST_RATIO:g} to {LARGEST_RATIO:g}."
+            )
     if kind == "claimed":
-        log_count = _log_claimed(dim, ratio)
+        scale = ratio / math.sqrt(dim - 1) * (1 + 1e-9)
+        stated = (scale >= 2 and dim >= 4) or (scale >= 1.7 and dim >= 50)
+        log_count = 2 * (dim - 1) * math.log(2) if stated else math.nan
     elif kind == "packing":
         log_count = _log_packing(dim, ratio)
     elif kind == "certified":
-        log_count = random_coding(dim, 1.0, ratio).log_count
+        log_count = log_certified(dim, ratio)[0]
     else:
         log_count = math.log(2) - log_kernel_mean(dim, ratio)
     if as_flag(log, "log"):
@@ -139,51 +139,35 @@ def capacity_rate(K: float = 2.0) -> float:
     return 0.5 * (1 - 1 / (z + root) + math.log1p(0.5 * z * z / (1 + root)))
 
 
-def random_coding(
-    dim: int, sigma: float = 1.0, max_norm: float | None = None, radius: float | None = None
-) -> RandomCoding:
-    r"""Bound the number of patterns on a sphere that each have a certified ball of radius R.
+def log_certified(dim: int, ratio: float) -> tuple[float, float]:
+    r"""Return the log of the number of patterns that random coding certifies, and their radius R.
 
     .. math::
-        N \ge \frac1{4 \tau(R)}, \qquad \tau(R) = \frac{A_1(R)}R + \frac{A_2(R)}{\sigma^2}
+        N \ge \max_R \frac1{4 \tau(R)}, \qquad \tau(R) = \frac{A_1(R)}R + \frac{A_2(R)}{\sigma^2}
         + \Pr(d \le 2R), \qquad
         A_p(R) = \mathbb E\big[d^p e^{-(d^2 - 2 R d)/(2\sigma^2)}\big]
 
-    where d is the distance of two independent uniform points on the sphere.
-
-    Without `radius`, R is the one that allows most patterns; other parameters are as in
-    :func:`capacity_bound`.
-
-    Examples
-    --------
-    >>> import math
-    >>> from isthmus.capacity import random_coding
-    >>> best = random_coding(10)
-    >>> round(math.exp(best.log_count)), round(best.radius, 2)
-    (484, 0.2)
+    where d is the distance of two independent uniform points on the sphere, and sigma is 1. Every
+    query in the ball of radius R about a pattern reaches it.
     """
-    dim, ratio = _dim_and_ratio(dim, sigma, max_norm)
 
-    def log_tau(scaled: float) -> float:
-        _, log_first, log_second = log_moments(dim, ratio, scaled)
-        log_near = log_cap_fraction(dim, 2 * math.asin(min(scaled / ratio, 1.0)))
-        return float(np.logaddexp.reduce([log_first - math.log(scaled), log_second, log_near]))
+    def log_tau(radius: float) -> float:
+        _, log_first, log_second = log_moments(dim, ratio, radius)
+        log_near = log_cap_fraction(dim, 2 * math.asin(min(radius / ratio, 1.0)))
+        return float(np.logaddexp.reduce([log_first - math.log(radius), log_second, log_near]))
 
-    if radius is None:
-        # The first two terms alone are least near R d = 0.62 for the distance d that counts, which
-        # is at most 2 M, and not much below 1 if M is not; the third only grows with R.
-        largest = min(ratio, 2.0)
-        smallest = min(0.1 / ratio, 0.1 * largest)
-        grid = np.linspace(math.log(smallest), math.log(largest), RADIUS_GRID)
-        best = int(np.argmin([log_tau(math.exp(u)) for u in grid]))
-        bracket = grid[max(best - 1, 0)], grid[min(best + 1, RADIUS_GRID - 1)]
-        options = {"bounds": bracket, "method": "bounded", "options": {"xatol": 1e-4}}
-        scaled = math.exp(minimize_scalar(lambda u: log_tau(math.exp(u)), **options).x)
-    else:
-        scaled = as_number(radius, "radius", above=0) / sigma
-    if scaled >= ratio:  # one ball holds the sphere
-        return RandomCoding(0.0, scaled * sigma)
-    return RandomCoding(max(-math.log(4) - log_tau(scaled), 0.0), scaled * sigma)
+    # The first two terms alone are least near R d = 0.62 for the distance d that counts, which
+    # is at most 2 M, and not much below 1 if M is not; the third only grows with R.
+    largest = min(ratio, 2.0)
+    smallest = min(0.1 / ratio, 0.1 * largest)
+    grid = np.linspace(math.log(smallest), math.log(largest), RADIUS_GRID)
+    best = int(np.argmin([log_tau(math.exp(u)) for u in grid]))
+    bracket = grid[max(best - 1, 0)], grid[min(best + 1, RADIUS_GRID - 1)]
+    options = {"bounds": bracket, "method": "bounded", "options": {"xatol": 1e-4}}
+    radius = math.exp(minimize_scalar(lambda u: log_tau(math.exp(u)), **options).x)
+    if radius >= ratio:  # one ball holds the sphere
+        return 0.0, radius
+    return max(-math.log(4) - log_tau(radius), 0.0), radius
 
 
 def _log_packing(dim: int, ratio: float) -> float:
@@ -207,27 +191,6 @@ def _log_packing(dim: int, ratio: float) -> float:
         upper *= 2
     found = float(brentq(lambda u: max(room(u), -1.0), math.log(2), upper, xtol=1e-13, rtol=1e-14))
     return math.log(math.floor(math.exp(found))) if found < LARGEST_EXACT_LOG else found
-
-
-def _log_claimed(dim: int, ratio: float) -> float:
-    """Return the log of the claimed number in the two cases for which it is stated."""
-    scale = ratio / math.sqrt(dim - 1) * (1 + 1e-9)
-    stated = (scale >= 2 and dim >= 4) or (scale >= 1.7 and dim >= 50)
-    return 2 * (dim - 1) * math.log(2) if stated else math.nan
-
-
-def _dim_and_ratio(dim: int, sigma: float, max_norm: float | None) -> tuple[int, float]:
-    """Check the arguments and return D and M / sigma."""
-    dim, sigma = as_count(dim, "dim", at_least=2), as_number(sigma, "sigma", above=0)
-    if max_norm is None:
-        return dim, 2 * math.sqrt(dim - 1)
-    ratio = as_number(max_norm, "max_norm", above=0) / sigma
-    if not SMALLEST_RATIO <= ratio <= LARGEST_RATIO:
-        raise InvalidInputError(
-            f"max_norm / sigma is {ratio:g}; the formulas can be computed from "
-            f"{SMALLEST_RATIO:g} to {LARGEST_RATIO:g}."
-        )
-    return dim, ratio
 
 
 def log_cap_fraction(dim: int, angle: float) -> float:

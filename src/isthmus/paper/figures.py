@@ -14,51 +14,23 @@ from matplotlib.patches import Wedge
 from matplotlib.ticker import MaxNLocator, NullLocator
 from torch import Tensor
 
+import isthmus as ist
 from isthmus.capacity import basins
 from isthmus.cluster.elbo import Dynamics, elbo_flow
-from isthmus.figures.landscapes import (
-    draw_energy,
-    draw_landscape,
-    draw_memories,
-    draw_retrieval,
-    paths_of,
-)
-from isthmus.figures.style import (
-    CURVE,
-    DEPTH,
-    GREEN,
-    INK,
-    MEMORY,
-    MUTED,
-    PAPER,
-    PURPLE,
-    RULE,
-    SKY,
-    YELLOW,
-    grid_points,
-    heading,
-    label_plane,
-    new_figure,
-    note_at,
-    panels,
-    styled,
-    to_array,
-)
-from isthmus.memories.crp import CRPMixture
-from isthmus.memories.gaussian import GaussianKDE
-from isthmus.memories.mixture import Mixture
-from isthmus.memories.modern import ModernHopfield
+from isthmus.figures import landscapes as land
+from isthmus.figures import style
+from isthmus.figures.style import styled, to_array
 from isthmus.paper.counts import CapacityKind, capacity_bound
 from isthmus.paper.sweep import Sweep
 
-SHADES = (MEMORY, PURPLE, GREEN, CURVE, SKY, INK)
+SHADES = (style.MEMORY, style.PURPLE, style.GREEN, style.CURVE, style.SKY, style.INK)
 MARKS = "osDPX*"
 # Colour, line and name of each bound.
 BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
-    "claimed": (MEMORY, "--", "claimed, 4^(D-1)"),
-    "half-weight": (INK, "-", "half-weight ceiling"),
-    "certified": (CURVE, "-", "certified, random coding"),
-    "packing": (GREEN, "-.", "packing, Ramsauer's condition"),
+    "claimed": (style.MEMORY, "--", "claimed, 4^(D-1)"),
+    "half-weight": (style.INK, "-", "half-weight ceiling"),
+    "certified": (style.CURVE, "-", "certified, random coding"),
+    "packing": (style.GREEN, "-.", "packing, Ramsauer's condition"),
 }
 
 
@@ -79,15 +51,15 @@ def basins_merging(
     """
     marks, rows = to_array(memories).reshape(-1, 1), list(sigmas)
     columns = list(counts or [len(marks)])
-    figure = new_figure(3.0 * len(rows), gap=0.04)
+    figure = style.new_figure(3.0 * len(rows), gap=0.04)
     grid = figure.subplots(len(rows), len(columns), squeeze=False)
     heights = []
     for place, axes in np.ndenumerate(grid):
         sigma, shown = rows[place[0]], marks[: columns[place[1]]]
         found = basins(shown, sigma).n_basins
-        draw_landscape(axes, GaussianKDE(shown, sigma), shown, shown, window=marks)
+        land.draw_landscape(axes, ist.GaussianKDE(shown, sigma), shown, shown, window=marks)
         note = f"{len(shown)} patterns, {found} {'basin' if found == 1 else 'basins'}"
-        heading(axes, f"σ = {sigma:g}", note, lines=1)
+        style.heading(axes, f"σ = {sigma:g}", note, lines=1)
         axes.set(xlabel="x", ylabel="energy (nats)")
         heights.append(np.asarray(axes.lines[0].get_ydata()))  # of the curve
     low = float(np.min(heights))
@@ -105,7 +77,7 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
 
     Bands are 95 % over seeds.
     """
-    figure = new_figure(4.2)
+    figure = style.new_figure(4.2)
     left, right = figure.subplots(1, 2, sharex=True)
     counts = sweep.counts
     for axes, measure in ((left, "retrieved"), (right, "normalized_ratio")):
@@ -119,8 +91,8 @@ def retrieval_sweep(sweep: Sweep) -> Figure:
     left.set(ylim=(-0.03, 1.06), ylabel="share of particles")
     right.set(ylim=(0, None), ylabel="final / initial / mean distance of patterns")
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    heading(left, "Retrieved", "Ends nearest to its own pattern.", lines=1)
-    heading(right, "The paper's measure", "The smaller the better.", lines=1)
+    style.heading(left, "Retrieved", "Ends nearest to its own pattern.", lines=1)
+    style.heading(right, "The paper's measure", "The smaller the better.", lines=1)
     return figure
 
 
@@ -133,7 +105,7 @@ def capacity_bounds(dims: Iterable[int], measured: Mapping[str, Mapping[int, flo
     the dimensions.
     """
     grid = np.array(list(dims))
-    figure = new_figure(5.4)
+    figure = style.new_figure(5.4)
     left, right = figure.subplots(1, 2)
     for kind, (colour, line, name) in BOUNDS.items():
         logs = np.array([capacity_bound(int(dim), kind=kind, log=True) for dim in grid])
@@ -145,7 +117,7 @@ def capacity_bounds(dims: Iterable[int], measured: Mapping[str, Mapping[int, flo
     left.legend(loc="upper left")
     for number, (name, counts) in enumerate(measured.items()):
         growth = [count ** (1 / (dim - 1)) for dim, count in counts.items()]
-        look: dict[str, Any] = {"color": INK, "mfc": SHADES[-number], "ms": 8, "zorder": 4}
+        look: dict[str, Any] = {"color": style.INK, "mfc": SHADES[-number], "ms": 8, "zorder": 4}
         right.plot([*counts], growth, MARKS[number % len(MARKS)], label=name, **look)
     farthest = max(dim for counts in measured.values() for dim in counts)
     right.set(xlim=(1.5, max(grid.max() / 2, farthest + 0.5)), yscale="log", ylim=(0.95, 22))
@@ -154,40 +126,45 @@ def capacity_bounds(dims: Iterable[int], measured: Mapping[str, Mapping[int, flo
     right.yaxis.set_minor_locator(NullLocator())
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.legend(loc="upper right", title="stored")
-    heading(left, "How many patterns fit on a sphere", lines=1)
-    heading(right, "Growth per dimension", lines=1)
+    style.heading(left, "How many patterns fit on a sphere", lines=1)
+    style.heading(right, "Growth per dimension", lines=1)
     return figure
 
 
 @styled
 def kde_and_hopfield(on: Any, off: Any, queries: Any, sigma: float) -> Figure:
     """Draw paths of queries in a KDE and in a network, with patterns on a circle and off it."""
-    figure, starts = new_figure(6.3), to_array(queries)
+    figure, starts = style.new_figure(6.3), to_array(queries)
     grid = figure.subplots(1, 2)
     reach = 1.12 * max(float(abs(to_array(each)).max()) for each in (on, off, starts))
     for axes, patterns, title in zip(grid, (on, off), ("Equal", "Unequal"), strict=True):
-        kde, network = GaussianKDE(patterns, sigma), ModernHopfield(patterns, beta=1 / sigma**2)
-        draw_energy(axes, kde, reach)
-        for energy, colour, line in ((kde, INK, "-"), (network, YELLOW, "--")):
-            paths = paths_of(energy, starts)[0]
+        kde, network = (
+            ist.GaussianKDE(patterns, sigma),
+            ist.ModernHopfield(patterns, beta=1 / sigma**2),
+        )
+        land.draw_energy(axes, kde, reach)
+        for energy, colour, line in ((kde, style.INK, "-"), (network, style.YELLOW, "--")):
+            paths = land.paths_of(energy, starts)[0]
             axes.plot(*paths.T, line, color=colour, lw=1.6)
-            axes.plot(*paths[:, -1].T, "o", color=colour, ms=5, mec=PAPER, mew=0.6, zorder=7)
-        axes.plot(*starts.T, "o", ms=4, mfc=PAPER, mec=INK, mew=0.8, zorder=5)
-        draw_memories(axes, to_array(patterns))
-        heading(axes, f"{title} lengths", "KDE: dark. Modern Hopfield network: dashed.", lines=1)
-        label_plane(axes)
+            axes.plot(*paths[:, -1].T, "o", color=colour, ms=5, mec=style.PAPER, mew=0.6, zorder=7)
+        axes.plot(*starts.T, "o", ms=4, mfc=style.PAPER, mec=style.INK, mew=0.8, zorder=5)
+        land.draw_memories(axes, to_array(patterns))
+        style.heading(
+            axes, f"{title} lengths", "KDE: dark. Modern Hopfield network: dashed.", lines=1
+        )
+        style.label_plane(axes)
     return figure
 
 
 # Of clusters, in Okabe and Ito's colours. Green always means "new".
-CLUSTERS = (CURVE, PURPLE, YELLOW, SKY, "#7a5195", "#8c6d31")
+CLUSTERS = (style.CURVE, style.PURPLE, style.YELLOW, style.SKY, "#7a5195", "#8c6d31")
 FLOOR = 1e-12
 
 
 @styled
 def memory_creation(
-    finite: Mixture,
-    growing: Sequence[CRPMixture],
+    finite: ist.Mixture,
+    growing: Sequence[ist.CRPMixture],
     reach: float,
     flows: Mapping[str, Mapping[float, float]],
 ) -> Figure:
@@ -197,33 +174,35 @@ def memory_creation(
     memory, the panel is green. The last panel shows `flows`: by the name of a curve, the
     share of the square that ends at the origin at each alpha.
     """
-    figure, (*grid, last) = panels(2 + len(growing), columns=2, panel_height=4.15)
+    figure, (*grid, last) = style.panels(2 + len(growing), columns=2, panel_height=4.15)
     for axes, energy in zip(grid, (finite, *growing), strict=True):
-        draw_energy(axes, energy, reach)
-        if isinstance(energy, CRPMixture):
+        land.draw_energy(axes, energy, reach)
+        if isinstance(energy, ist.CRPMixture):
             share = draw_new_region(axes, energy, reach)
             note = f"A datum in the green part, {share:.0%} of this square, opens a memory."
-            heading(axes, f"CRP mixture, α = {float(energy.alpha):g}", note)
+            style.heading(axes, f"CRP mixture, α = {float(energy.alpha):g}", note)
         else:
-            heading(axes, "Finite mixture (ClAM)", "Every point rolls to a memory that is there.")
-        draw_memories(axes, to_array(finite.means))
-        label_plane(axes)
+            style.heading(
+                axes, "Finite mixture (ClAM)", "Every point rolls to a memory that is there."
+            )
+        land.draw_memories(axes, to_array(finite.means))
+        style.label_plane(axes)
     for (name, shares), line, colour in zip(flows.items(), ("-o", "--s"), SHADES, strict=False):
         last.plot([*shares], [*shares.values()], line, color=colour, label=name, lw=1.6, ms=5)
     last.set(xscale="log", xlabel="α", ylabel="share of the square", ylim=(-0.03, 1.03))
     last.legend(loc="upper left")
-    heading(last, "Points that end at the origin", "A larger α attracts more of them.")
+    style.heading(last, "Points that end at the origin", "A larger α attracts more of them.")
     return figure
 
 
-def draw_new_region(axes: Axes, energy: CRPMixture, reach: float) -> float:
+def draw_new_region(axes: Axes, energy: ist.CRPMixture, reach: float) -> float:
     """Shade, in green, where a datum would add a memory, and return the share of the area."""
-    x, y, points = grid_points(-reach, reach, 201)
+    x, y, points = style.grid_points(-reach, reach, 201)
     logs = np.log(np.maximum(to_array(energy.responsibilities(points.reshape(-1, 2))), 1e-300))
     odds = (logs[:, -1] - logs[:, :-1].max(1)).reshape(x.shape)
     if odds.max() > 0:
-        axes.contourf(x, y, odds, [0, max(odds.max(), 1e-9)], colors=[GREEN], alpha=0.3)
-        axes.contour(x, y, odds, [0], colors=[GREEN], linewidths=1.6)
+        axes.contourf(x, y, odds, [0, max(odds.max(), 1e-9)], colors=[style.GREEN], alpha=0.3)
+        axes.contour(x, y, odds, [0], colors=[style.GREEN], linewidths=1.6)
     return float((odds > 0).mean())
 
 
@@ -242,9 +221,9 @@ def elbo_dynamics(target: Tensor, start: Tensor, steps: int) -> Figure:
     `target` (S, K) has the log-joints of one datum, `start` (S, K) logits that favour its last
     memory ever more.
     """
-    figure = new_figure(4.2, gap=0.06)
+    figure = style.new_figure(4.2, gap=0.06)
     grid = figure.subplots(1, 2, sharey=True)
-    shades = DEPTH(np.linspace(0.45, 1.0, len(start)))
+    shades = style.DEPTH(np.linspace(0.45, 1.0, len(start)))
     drawn: tuple[tuple[Dynamics, int, str, str], ...] = (
         ("mirror", min(steps, 45), "Mirror flow", "The same few steps from anywhere."),
         ("euclidean", steps, "Euclidean flow (the paper's)", "Stalls at the wrong memory."),
@@ -255,29 +234,29 @@ def elbo_dynamics(target: Tensor, start: Tensor, steps: int) -> Figure:
         for size, shade, error in zip(start[:, -1], shades, errors.T, strict=True):
             axes.plot(np.maximum(error, FLOOR), color=shade, lw=2.2, label=f"{float(size):g}")
         axes.set(xlabel="steps", yscale="log", ylim=(FLOOR, 3.0), xlim=(0, shown))
-        axes.grid(axis="y", color=RULE, lw=0.6)
-        heading(axes, title, note, lines=1)
+        axes.grid(axis="y", color=style.RULE, lw=0.6)
+        style.heading(axes, title, note, lines=1)
     grid[0].set_ylabel("distance of q from the posterior")
     grid[1].legend(title="starting logit", title_fontsize=9, loc="lower right")
     return figure
 
 
 @styled
-def four_models(finite: Mixture, growing: CRPMixture, data: Tensor, reach: float) -> Figure:
+def four_models(finite: ist.Mixture, growing: ist.CRPMixture, data: Tensor, reach: float) -> Figure:
     """Draw ClAM, ClAM+CRP, ClAM+ELBO and ClAM+CRP+ELBO on the same memories and data.
 
     Above, the state is a datum that rolls down an energy. Below, it is its assignment, which flows
     to the posterior: a pie, green where it belongs to no memory yet.
     """
     marks, points = to_array(finite.means), to_array(data)
-    figure, grid = panels(4, columns=2, panel_height=4.9, sharex=True, sharey=True)
+    figure, grid = style.panels(4, columns=2, panel_height=4.9, sharex=True, sharey=True)
     for energy, above, below in ((finite, grid[0], grid[2]), (growing, grid[1], grid[3])):
-        draw_energy(above, energy, reach)
-        draw_energy(below, energy, reach)
-        draw_retrieval(above, energy, points)
+        land.draw_energy(above, energy, reach)
+        land.draw_energy(below, energy, reach)
+        land.draw_retrieval(above, energy, points)
         log_joint = energy.responsibilities(data).clamp(min=1e-300).log()
         posteriors = to_array(elbo_flow(log_joint, "mirror").probabilities)
-        colours = [*CLUSTERS[: len(marks)], GREEN]
+        colours = [*CLUSTERS[: len(marks)], style.GREEN]
         for place, shares in zip(points, posteriors, strict=True):
             ends = 90 + 360 * np.cumsum([0.0, *shares])
             for colour, start, end in zip(colours, ends, ends[1:], strict=False):
@@ -292,13 +271,17 @@ def four_models(finite: Mixture, growing: CRPMixture, data: Tensor, reach: float
         "ClAM + CRP + ELBO": "Posterior over memories and a new one (green): both at once.",
     }
     for axes, (name, note) in zip(grid, notes.items(), strict=True):
-        draw_memories(axes, marks)
-        label_plane(axes)
-        heading(axes, name, note, characters=58)
+        land.draw_memories(axes, marks)
+        style.label_plane(axes)
+        style.heading(axes, name, note, characters=58)
     return figure
 
 
-VARIANTS = {"pre-norm": (INK, "o"), "QK-norm": (CURVE, "s"), "SALN": (MEMORY, "^")}
+VARIANTS = {
+    "pre-norm": (style.INK, "o"),
+    "QK-norm": (style.CURVE, "s"),
+    "SALN": (style.MEMORY, "^"),
+}
 
 
 @styled
@@ -307,14 +290,14 @@ def attention_experiment(experiment: pd.DataFrame) -> Figure:
 
     `experiment` has a row for each run. Lines are medians over seeds, small marks the seeds.
     """
-    figure = new_figure(3.9, gap=0.05)
+    figure = style.new_figure(3.9, gap=0.05)
     loss, share, logit = figure.subplots(1, 3, sharex=True)
     finite = experiment.replace(np.inf, np.nan)
     for number, (variant, (colour, marker)) in enumerate(VARIANTS.items()):
         runs, drawn = (each[each["variant"] == variant] for each in (experiment, finite))
         if runs.empty:
             continue
-        look: dict[str, Any] = {"color": colour, "marker": marker, "mec": PAPER, "mew": 0.5}
+        look: dict[str, Any] = {"color": colour, "marker": marker, "mec": style.PAPER, "mew": 0.5}
         by_rate = runs.groupby("learning_rate")
         for axes, measure in ((loss, "loss"), (logit, "largest_logit")):
             middle = by_rate[measure].median().replace(np.inf, np.nan)
@@ -326,15 +309,15 @@ def attention_experiment(experiment: pd.DataFrame) -> Figure:
         diverged = by_rate["diverged"].mean()
         share.plot(diverged.index * 1.12 ** (number - 1), diverged, lw=1.6, ms=5, **look)
     guess = np.log(10)
-    loss.axhline(guess, color=RULE, lw=1, zorder=0)
+    loss.axhline(guess, color=style.RULE, lw=1, zorder=0)
     place = (experiment["learning_rate"].min(), guess)
-    note_at(loss, "guessing", place, (0, 3), fontsize=8.5, color=MUTED)
+    style.note_at(loss, "guessing", place, (0, 3), fontsize=8.5, color=style.MUTED)
     for axes in (loss, share, logit):
         axes.set(xscale="log", xlabel="learning rate")
     share.set(ylim=(-0.05, 1.05))
     share.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     loss.legend(loc="lower right")
-    heading(loss, "Training loss", "At the end.", lines=1)
-    heading(share, "Runs that diverged", "Ended no better than guessing.", lines=1)
-    heading(logit, "Largest attention logit", "In any block, during training.", lines=1)
+    style.heading(loss, "Training loss", "At the end.", lines=1)
+    style.heading(share, "Runs that diverged", "Ended no better than guessing.", lines=1)
+    style.heading(logit, "Largest attention logit", "In any block, during training.", lines=1)
     return figure

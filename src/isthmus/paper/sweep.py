@@ -17,12 +17,6 @@ from isthmus.memories.gaussian import GaussianKDE
 from isthmus.progress import progress as progress_bar
 from isthmus.validation import as_count, as_number
 
-MEASURES = {
-    "retrieved": "fraction retrieved",
-    "ratio": "final / initial distance",
-    "normalized_ratio": "the paper's normalised ratio",
-}
-
 
 @dataclass(frozen=True)
 class SweepCell:
@@ -72,14 +66,6 @@ class Sweep:
     def counts(self) -> list[int]:
         """The numbers of patterns, ascending."""
         return sorted({cell.count for cell in self.cells})
-
-    def __str__(self) -> str:
-        lines = []
-        for measure, name in MEASURES.items():
-            lines += [name, "D \\ N " + "".join(f"{count:>8}" for count in self.counts)]
-            for dim, row in zip(self.dims, self.table(measure), strict=True):
-                lines.append(f"{dim:>5} " + "".join(f"{value:8.2f}" for value in row))
-        return "\n".join(lines)
 
 
 def sweep(

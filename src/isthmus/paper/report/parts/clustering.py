@@ -16,21 +16,7 @@ import isthmus as ist
 from isthmus.cluster import ClAMCRP, elbo_energy, elbo_flow
 from isthmus.figures.landscapes import ring
 from isthmus.paper import figures
-from isthmus.paper.report.parts.clustering_errata import (
-    BETA,
-    LOG_JOINT,
-    MEANS,
-    STEPS,
-    bayes_rule,
-    clam_loss,
-    fixed_points,
-    inflation,
-    logit_metric,
-    normaliser_of_the_new_cluster,
-    pull_to_the_origin,
-    sign_of_the_entropy,
-    starts_of_flows,
-)
+from isthmus.paper.report.parts import clustering_errata as checks
 from isthmus.paper.report.parts.errata import EXACT, corrected_by, largest_gap, normal
 from isthmus.paper.report.section import Section, TextTable, judged, listed
 
@@ -48,12 +34,14 @@ STARTING_LOGITS = (0.0, 5.0, 10.0, 20.0)
 CENTRES = [[-4.2, -0.2], [-0.6, 4.0], [0.8, -3.4], [4.0, -1.0]]
 # The flow has converged at this distance; it is given up after this time.
 NEAR, LONGEST_TIME = 1e-3, 1e12
-FINITE = ist.Mixture(MEANS, beta=BETA, log_weights=np.log(COUNTS))
+FINITE = ist.Mixture(checks.MEANS, beta=checks.BETA, log_weights=np.log(COUNTS))
 
 
 def memories_of_the_paper(alpha: float, normalized: bool = True) -> ist.CRPMixture:
     """Return the three memories of the figures as a Chinese-restaurant mixture."""
-    return ist.CRPMixture(MEANS, COUNTS, beta=BETA, rho=RHO, alpha=alpha, normalized=normalized)
+    return ist.CRPMixture(
+        checks.MEANS, COUNTS, beta=checks.BETA, rho=RHO, alpha=alpha, normalized=normalized
+    )
 
 
 def four_models(seed: int, full: bool = False) -> Section:
@@ -63,14 +51,14 @@ def four_models(seed: int, full: bool = False) -> Section:
     off = max(
         largest_gap(
             elbo_flow(energy.responsibilities(data).log(), "mirror", tol=1e-9).probabilities,
-            bayes_rule(data, COUNTS, weight, RHO),
+            checks.bayes_rule(data, COUNTS, weight, RHO),
         )
         for energy, weight in ((FINITE, 0.0), (growing, 3.0))
     )
-    created = int((growing.responsibilities(data).argmax(1) == len(MEANS)).sum())
+    created = int((growing.responsibilities(data).argmax(1) == len(checks.MEANS)).sum())
     (own, likelihood), (_, by_em) = losses_of_both_algorithms(seed).values()
     falls, falls_by_em = (max(np.diff(each)) <= 1e-12 for each in (likelihood, by_em))
-    weighted = largest_gap(FINITE.responsibilities(data), bayes_rule(data, COUNTS))
+    weighted = largest_gap(FINITE.responsibilities(data), checks.bayes_rule(data, COUNTS))
     directions, points = (
         torch.nn.functional.normalize(normal(generator, count, 3), dim=1) for count in (4, 10)
     )
@@ -119,7 +107,7 @@ def losses_of_both_algorithms(seed: int) -> dict[str, tuple[list[float], list[fl
     for name, (own, likelihood) in found.items():
         means = start
         for _ in range(GEM_STEPS):
-            gradient, loss = torch.func.grad_and_value(clam_loss, 1)(data, means, 10)
+            gradient, loss = torch.func.grad_and_value(checks.clam_loss, 1)(data, means, 10)
             logits = -0.5 * torch.cdist(data, means).square()
             own.append(float(loss))
             likelihood.append(-float(torch.logsumexp(logits, 1).mean()))
@@ -153,14 +141,16 @@ def memory_creation(seed: int, full: bool = False) -> Section:
     masses, errors = zip(*(mass_of_the_first(d, seed) for d in DISCOUNTS), strict=True)
     theory = [d + (1 - d) * (SEATED + 1) / 2 for d in DISCOUNTS]
     off = np.abs(np.subtract(masses, theory)) / errors
-    origin = pull_to_the_origin(torch.Generator().manual_seed(seed))
+    origin = checks.pull_to_the_origin(torch.Generator().manual_seed(seed))
     at_hull, inside = finite_basins()
     return Section(
         "Three memories as a finite mixture and as (corrected) Chinese-restaurant mixtures, with "
         "the part where data create a memory (green), and the share that flows to the origin.",
         figures.memory_creation(FINITE, [*map(memories_of_the_paper, DRAWN_ALPHAS)], REACH, ends),
         {
-            "new_cluster_as_printed_too_likely_by_D": {dim: inflation(dim) for dim in (2, 13, 54)},
+            "new_cluster_as_printed_too_likely_by_D": {
+                dim: checks.inflation(dim) for dim in (2, 13, 54)
+            },
             "share_that_is_new_by_energy_and_alpha": new,
             "share_that_ends_at_the_origin_by_energy_and_alpha": ends,
         },
@@ -176,7 +166,7 @@ def memory_creation(seed: int, full: bool = False) -> Section:
                 f"at d = {listed(DISCOUNTS, 'g')}; theory gives {listed(theory, '.1f')}.",
                 bool(off.max() < 4),
             ),
-            corrected_by("crp-likelihood", normaliser_of_the_new_cluster(torch.Generator())),
+            corrected_by("crp-likelihood", checks.normaliser_of_the_new_cluster(torch.Generator())),
             judged(
                 "origin-is-new",
                 f"{away} starts flow to the origin without being new, unless a cluster lies there "
@@ -209,7 +199,7 @@ def flow_to_the_origin(alpha: float, normalized: bool) -> tuple[float, float, in
     energy = memories_of_the_paper(alpha, normalized)
     axis = REACH * (2 * torch.arange(FLOW_SIDE, dtype=torch.float64) + 1 - FLOW_SIDE) / FLOW_SIDE
     points = ends = torch.cartesian_prod(axis, axis)
-    new = energy.responsibilities(points).argmax(1) == len(MEANS)
+    new = energy.responsibilities(points).argmax(1) == len(checks.MEANS)
     for size, count in FLOW_STEPS:
         for _ in range(count):
             ends = ends + 0.5 * size * energy.score(ends)
@@ -229,32 +219,33 @@ def mass_of_the_first(discount: float, seed: int) -> tuple[float, float]:
 def finite_basins() -> tuple[list[float], float]:
     """Return the share of far directions that reach each memory, and a fourth between them."""
     starts = torch.as_tensor(ring(360, FAR, turn=0.1))
-    inside = torch.tensor([*MEANS, np.mean(MEANS, 0).tolist()], dtype=torch.float64)
+    inside = torch.tensor([*checks.MEANS, np.mean(checks.MEANS, 0).tolist()], dtype=torch.float64)
     shares = []
     for means in (inside[:-1], inside):
-        ends = ist.retrieve(ist.Mixture(means, beta=BETA), starts).state
+        ends = ist.retrieve(ist.Mixture(means, beta=checks.BETA), starts).state
         shares.append(torch.bincount(torch.cdist(ends, means).argmin(1), minlength=len(means)))
     return (shares[0] / len(starts)).tolist(), float(shares[1][-1] / len(starts))
 
 
 def elbo_dynamics(seed: int, full: bool = False) -> Section:
     """Draw how the three dynamics of ClAM+ELBO approach the posterior. Nothing is random."""
-    target, start = starts_of_flows(STARTING_LOGITS)
+    target, start = checks.starts_of_flows(STARTING_LOGITS)
     names = [f"{logit:g}" for logit in STARTING_LOGITS]
-    ends = elbo_flow(target, "euclidean", start=start, max_steps=STEPS)
-    mirror = elbo_flow(target, "mirror", start=start, max_steps=STEPS)
+    ends = elbo_flow(target, "euclidean", start=start, max_steps=checks.STEPS)
+    mirror = elbo_flow(target, "mirror", start=start, max_steps=checks.STEPS)
     stalled = [name for name, done in zip(names, ends.converged, strict=True) if not done]
     path = figures.elbo_path(target, "euclidean", start, 300)
     rise = float(elbo_energy(path, target).diff(dim=0).max().clamp(min=0))
     times = dict(zip(names, map(time_of_the_flow, STARTING_LOGITS), strict=True))
     shifted = largest_gap(elbo_energy(start + SHIFT, target), elbo_energy(start, target))
     sign, places = (
-        check(torch.Generator().manual_seed(seed)) for check in (sign_of_the_entropy, fixed_points)
+        check(torch.Generator().manual_seed(seed))
+        for check in (checks.sign_of_the_entropy, checks.fixed_points)
     )
     return Section(
         "Assignment logits converge to the posterior: by the exact step at once, by the mirror "
         "flow in a few steps. The paper's Euclidean flow stalls where one probability is nearly 1.",
-        figures.elbo_dynamics(target, start, STEPS),
+        figures.elbo_dynamics(target, start, checks.STEPS),
         {"most_steps_of_the_mirror_flow": int(mirror.steps.max())},
         (
             corrected_by("posterior", sign),
@@ -263,7 +254,7 @@ def elbo_dynamics(seed: int, full: bool = False) -> Section:
                 "convergence",
                 f"The energy rises by at most {rise:.0e} in a step, and the flow comes near in "
                 f"times of {listed(times.values(), '.2g')} from logits of {listed(times)}. In "
-                f"{STEPS} steps it does not converge from {listed(stalled)} (E4).",
+                f"{checks.STEPS} steps it does not converge from {listed(stalled)} (E4).",
                 all(map(math.isfinite, times.values())) and rise <= LARGEST_RISE,
             ),
             judged("fixed-points", f"{places.shown} (E5)", not places.confirmed),
@@ -273,7 +264,7 @@ def elbo_dynamics(seed: int, full: bool = False) -> Section:
 
 def flow(v: Tensor, log_joint: Tensor) -> Tensor:
     """Return the printed dv/dt, (diag q - q q^T)(log p - log q), of assignment logits v. (K,)"""
-    return logit_metric(torch.softmax(v, 0)) @ (log_joint - torch.log_softmax(v, 0))
+    return checks.logit_metric(torch.softmax(v, 0)) @ (log_joint - torch.log_softmax(v, 0))
 
 
 def time_of_the_flow(logit: float) -> float:
@@ -283,10 +274,10 @@ def time_of_the_flow(logit: float) -> float:
     """
 
     def force(_: float, v: NDArray[Any]) -> NDArray[Any]:
-        return flow(torch.from_numpy(v), LOG_JOINT).numpy()
+        return flow(torch.from_numpy(v), checks.LOG_JOINT).numpy()
 
     def distance(_: float, v: NDArray[Any]) -> float:
-        return float(np.abs(softmax(v) - softmax(LOG_JOINT.numpy())).max() - NEAR)
+        return float(np.abs(softmax(v) - softmax(checks.LOG_JOINT.numpy())).max() - NEAR)
 
     distance.terminal = True  # type: ignore[attr-defined]
     start, tolerance = [0.0, 0.0, 0.0, logit], {"rtol": 1e-8, "atol": 1e-10}
@@ -296,17 +287,17 @@ def time_of_the_flow(logit: float) -> float:
 
 def engrams(seed: int, full: bool = False) -> Section:
     """Compare the printed interactions with how the flow responds to evidence and to its state."""
-    energy = ist.CRPMixture(MEANS, COUNTS, beta=0.5, rho=0.1, alpha=6.0)
+    energy = ist.CRPMixture(checks.MEANS, COUNTS, beta=0.5, rho=0.1, alpha=6.0)
     # A datum between all memories, whose assignment is in doubt.
     log_joint = energy.responsibilities(torch.tensor([-0.1, 0.1], dtype=torch.float64)).log()
-    printed = logit_metric(log_joint.exp())
+    printed = checks.logit_metric(log_joint.exp())
     # Derivatives at the posterior, v = log p, where the flow rests.
     to_state, to_evidence = torch.func.jacrev(flow, (0, 1))(log_joint, log_joint)
     own = printed.diagonal()
     competing = bool((own > 0).all() and (printed - own.diag() <= 0).all())
     by_evidence, opposite = largest_gap(to_evidence, printed), largest_gap(to_state, -printed)
     corrected = competing and by_evidence <= EXACT
-    names = [*(f"memory {number}" for number in range(1, len(MEANS) + 1)), "new"]
+    names = [*(f"memory {number}" for number in range(1, len(checks.MEANS) + 1)), "new"]
     rows = (
         (f"{name} {to}", *(f"{value:+.3f}" for value in row))
         for to, matrix in (("to evidence", to_evidence), ("to the state", to_state))
