@@ -40,7 +40,7 @@ cells below check them number by number.
      - ``ClAMELBO``, with posteriors and a density
      - similar
    * - ``hflayers.Hopfield``, ``HopfieldPooling``, ``HopfieldLayer``
-     - the same names in ``isthmus.nn``; ``convert_state_dict`` for checkpoints
+     - the same names in ``isthmus.nn``
      - equal
    * - ``hflayers.Hopfield`` without projections; softmax attention
      - ``ModernHopfield(X, beta).step(q)``
@@ -69,7 +69,7 @@ from torch import nn
 
 import isthmus as ist
 from isthmus.cluster import ClAMELBO, GaussianMeanShift
-from isthmus.nn import Hopfield, convert_state_dict
+from isthmus.nn import Hopfield
 
 rng = np.random.default_rng(0)
 minutes = np.concatenate([rng.normal(54, 6, 100), rng.normal(80, 6, 170)])[:, None]
@@ -136,15 +136,24 @@ print(ist.complete(energy, [[8.0, np.nan], [2.0, np.nan]]).round(2))
 # %%
 # Layers of hopfield-layers
 # -------------------------
-# ``convert_state_dict`` renames the entries of a checkpoint. The one below has the names and
-# shapes of ``hflayers.Hopfield(16, num_heads=4)`` without norms. With one update, that layer is
-# multi-head attention, so PyTorch's own can check the result.
+# A checkpoint of ``hflayers.Hopfield(16, num_heads=4)`` without norms has the names below, and holds
+# the projections of states, stored patterns and values in one matrix. With one update, that layer
+# is multi-head attention, so PyTorch's own can check the result.
 
 torch.manual_seed(0)
 reference = nn.MultiheadAttention(16, 4, batch_first=True)
 checkpoint = {f"association_core.{name}": value for name, value in reference.state_dict().items()}
 layer = Hopfield(16, num_heads=4, norm=False)
-print(layer.load_state_dict(convert_state_dict(checkpoint)))
+weights = {
+    name.removeprefix("association_core."): value
+    for name, value in checkpoint.items()
+    if "out_proj" in name
+}
+for kind in ("weight", "bias"):
+    parts = checkpoint[f"association_core.in_proj_{kind}"].chunk(3)
+    names = ("state_proj", "stored_proj", "value_proj")
+    weights |= {f"{name}.{kind}": part for name, part in zip(names, parts, strict=True)}
+print(layer.load_state_dict(weights))
 bags = torch.randn(5, 12, 16, generator=torch.Generator().manual_seed(0))
 with torch.no_grad():
     expected, found = reference(bags, bags, bags)[0].numpy(), layer(bags).numpy()

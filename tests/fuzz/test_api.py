@@ -347,7 +347,6 @@ CALLS: dict[str, Call] = {
     "HopfieldLayer": Call(nn.HopfieldLayer(4).forward, {"x": torch.zeros(2, 3, 4)}),
     "HopfieldPooling": Call(nn.HopfieldPooling(4).forward, {"x": torch.zeros(2, 3, 4)}),
     "ClAMLoss": Call(nn.ClAMLoss(2, 2).forward, {"z": torch.zeros(5, 2)}, only=("z",)),
-    "convert_state_dict": Call(nn.convert_state_dict, {"state_dict": {}}),
     **{
         kind.__name__: Call(kind, {"embed_dim": 4, "num_heads": 2}, lambda found: None)
         for kind in (attention.PreNormAttention, attention.SALNAttention)
@@ -412,7 +411,7 @@ cite plot
 cluster_file default_output e8_shell evaluate needs_float64 save train train_tables write_table
 """
 # Their arguments name files that are not there, or nothing.
-REFUSED = {"load", "pretrained", "read_table", "entanglement", "convert_state_dict"}
+REFUSED = {"load", "pretrained", "read_table", "entanglement"}
 # NaN is the documented answer where chains do not move, and of rows with unknown values.
 MAY_BE_NAN = {
     *("split_r_hat", "effective_sample_size", "transform", "impute", "draw"),

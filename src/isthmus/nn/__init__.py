@@ -2,7 +2,6 @@
 
 from isthmus.deep.transformer import EnergyTransformer
 from isthmus.nn.clustering import ClAMLoss
-from isthmus.nn.conversion import convert_state_dict
 from isthmus.nn.hopfield import Hopfield
 from isthmus.nn.pooling import HopfieldLayer, HopfieldPooling
 
@@ -12,5 +11,4 @@ __all__ = [
     "Hopfield",
     "HopfieldLayer",
     "HopfieldPooling",
-    "convert_state_dict",
 ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, TypedDict, Unpack, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -13,25 +12,6 @@ from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.nn.hopfield import Hopfield
 from isthmus.validation import as_count, as_flag, require_kind, require_values
-
-
-class HopfieldOptions(TypedDict, total=False):
-    """Options of :class:`Hopfield` that layers with learned patterns share."""
-
-    num_heads: int
-    beta: float | Sequence[float] | Tensor | None
-    learn_beta: bool
-    steps: int
-    separation: str | float
-    norm: bool
-    dropout: float
-    batch_first: bool
-
-
-class LookupOptions(HopfieldOptions, total=False):
-    """Options of a layer with learned patterns."""
-
-    quantity: int
 
 
 class _Learned(nn.Module, ABC):
@@ -48,7 +28,7 @@ class _Learned(nn.Module, ABC):
         output_size: int | None = None,
         *,
         quantity: int = 1,
-        **options: Unpack[HopfieldOptions],
+        **options: Any,
     ) -> None:
         super().__init__()
         self.hopfield = Hopfield(input_size, hidden_size, output_size, **options)
@@ -182,7 +162,7 @@ class HopfieldLayer(_Learned):
         output_size: int | None = None,
         *,
         separate_targets: bool = False,
-        **options: Unpack[LookupOptions],
+        **options: Any,
     ) -> None:
         super().__init__(input_size, hidden_size, output_size, **options)
         separate = as_flag(separate_targets, "separate_targets")
