@@ -187,6 +187,5 @@ plt.show()
 # learned to give the subject a key about three times as concentrated as that of the other noun.
 #
 # What to try next: ``view.log_prob()`` is the density of each query under its head, and a query of
-# low density belongs to no key. ``isthmus.figures.attention_sphere(view)`` draws all heads of a
-# layer, and ``isthmus.attention.entanglement(view)`` tells how far concentration and weight go
-# together.
+# low density belongs to no key. ``isthmus.attention.entanglement(view)`` tells how far
+# concentration and weight go together.

@@ -28,7 +28,7 @@ from isthmus.incontext.objectives import (
     RankingNCE,
     SlicedScoreMatching,
 )
-from isthmus.learning import OBJECTIVES, RowModel, RowRecipe
+from isthmus.learning import OBJECTIVES, FitSettings, RowModel, RowRecipe
 
 NORMAL = ist.StudentMixture(torch.zeros(1, 2, dtype=torch.float64), 1.5)
 
@@ -138,6 +138,18 @@ def test_the_likelihood_of_one_gaussian_ends_at_the_closed_form():
     assert torch.equal(start.means, torch.zeros(1, 2, dtype=torch.float64))  # not changed
     exact = -found.energy.log_prob(X).mean()
     assert found.record.held_out == pytest.approx(exact, abs=0.2)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES[1:-1])
+def test_a_linear_energy_is_trained_and_named_as_unbounded(objective):
+    with pytest.warns(UserWarning, match="lower bound"):
+        found = ist.fit(ist.as_energy(torch.nn.Linear(2, 1)), rows_of(100), objective, updates=20)
+    assert not found.record.is_bounded
+
+
+def test_few_updates_use_the_learning_rate():
+    settings = FitSettings(objective="", updates=20, learning_rate=1.0, rows="", seed=0)
+    assert max(map(settings.learning_rate_at, range(20))) > 0.8
 
 
 @pytest.mark.parametrize("objective", [None, *OBJECTIVES[1:-1]])
@@ -352,8 +364,5 @@ def test_unbounded_energies_and_losses_that_are_not_numbers_are_named():
     X = rows_of(100)
     with pytest.raises(DivergenceError, match="no lower bound|overflowed"):
         ist.fit(Falling(4), X, ContrastiveDivergence(sampler=BranchLangevin()), progress=False)
-    with pytest.warns(UserWarning, match="no lower bound"):
-        found = ist.fit(Falling(2), X, "denoising", updates=5, progress=False)
-    assert not found.record.is_bounded
     with pytest.raises(DivergenceError, match="update 1"):
         ist.fit(Falling(2), X, lambda model, x, generator: model.offset * math.nan, progress=False)

@@ -87,7 +87,7 @@ class FitSettings(CheckedFields):
 
     def learning_rate_at(self, update: int) -> float:
         """Return the learning rate of one update, counted from 0."""
-        return self.learning_rate * cosine_at(update, self.updates, WARMUP)
+        return self.learning_rate * cosine_at(update, self.updates, min(WARMUP, self.updates // 4))
 
 
 class RowModel(nn.Module):
@@ -400,7 +400,7 @@ def fit(
     updates : int
         Steps of the optimiser, at most.
     learning_rate : float
-        The largest; it rises over 50 updates and falls by a cosine.
+        The largest; it rises over 50 updates, or a quarter of all, and falls by a cosine.
     out : path, optional
         Folder for the checkpoint, the metrics and the energy. If it holds a checkpoint, the run
         continues from there, and ends bit for bit as it would have without the interruption.

@@ -5,36 +5,15 @@ import pandas as pd
 import torch
 
 from isthmus.attention import PreNormAttention, vmf_view
-from isthmus.figures import attention_sphere
-from isthmus.paper.figures import attention_experiment
+from isthmus.paper.figures import attention_experiment, keys_of_heads
 
 
-def view(length: int = 6, **options):
-    generator = torch.Generator().manual_seed(0)
-    layer = PreNormAttention(16, 2, batch_first=True)
-    with torch.no_grad():
-        for weight in layer.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator))
-    return vmf_view(layer, torch.randn(2, length, 16, generator=generator), **options)
-
-
-def test_discs_show_mixing_weight_and_concentration():
-    found = view()
-    figure = attention_sphere(found, sequence=1)
-    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["Head 0", "Head 1"]
-    discs = figure.axes[1].collections[0]
-    mixing = found.log_mixing[1, 1].exp().numpy()
-    np.testing.assert_allclose(discs.get_sizes() / discs.get_sizes().sum(), mixing, rtol=1e-5)
-    np.testing.assert_allclose(discs.get_array(), found.concentration[1, 1], rtol=1e-6)
-
-
-def test_lines_go_to_the_component_that_a_query_attends_to_most():
-    found = view()
-    axes = attention_sphere(found, heads=[1]).axes[0]
-    places = axes.collections[0].get_offsets()
-    strongest = found.responsibilities()[0, 1].argmax(-1)
-    for line, component in zip(axes.lines[:6], strongest.tolist(), strict=True):
-        np.testing.assert_allclose(line.get_xydata()[1], places[component], atol=1e-6)
+def test_every_key_of_every_head_is_a_dot():
+    view = vmf_view(PreNormAttention(16, 2, batch_first=True), torch.randn(2, 6, 16))
+    for head, axes in enumerate(keys_of_heads({"pre-norm": view}).axes):
+        (dots,) = axes.lines
+        np.testing.assert_allclose(dots.get_xdata(), view.concentration[:, head].ravel())
+        np.testing.assert_allclose(dots.get_ydata(), view.log_weight[:, head].ravel())
 
 
 def runs() -> pd.DataFrame:

@@ -33,10 +33,6 @@ FloatArray = NDArray[np.float64]
 SAME_POINT = 0.02
 # Starts closer than this share of sigma are moved together.
 JOINED = 1e-3
-# With at least this many starts, a random subset goes first.
-MANY, PILOTS = 512, 64
-# Radii of the balls that are tried about their ends, in units of sigma.
-BALLS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08, 0.04, 0.02)
 # The trace decides alone below this rho; the distance from 1 leaves room for rounding.
 CONTRACTS = 0.99
 # Radii, in units of sigma, of the balls that prove a fixed point stable, and the share of rho that
@@ -64,29 +60,6 @@ def centred(memory: GaussianMemory, points: Tensor) -> tuple[GaussianMemory, Ten
 def distances(x: Tensor, y: Tensor) -> Tensor:
     """Return the distances between points, from differences. (N, D), (M, D) -> (N, M)."""
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-class Attractors(NamedTuple):
-    """Balls, each attracted by one fixed point: centres (B, D) and radii (B,)."""
-
-    centres: Tensor
-    radii: Tensor
-
-    def holding(self, x: Tensor) -> Tensor:
-        """Return the index of the ball that holds each point, or -1. (N, D) -> (N,)"""
-        if not len(self.radii):
-            return torch.full((len(x),), -1)
-        distance, nearest = distances(x, self.centres).min(1)
-        return torch.where(distance <= self.radii[nearest], nearest, -1)
-
-
-NO_BALLS = Attractors(torch.zeros(0, 0), torch.zeros(0))
-
-
-def attractors(memory: GaussianMemory, points: Tensor) -> Attractors:
-    """Return the balls about the points (B, D) that have one."""
-    radii = contracted_radius(memory, points, float(memory.sigma) * torch.tensor(BALLS))
-    return Attractors(points[radii > 0], radii[radii > 0].to(points))
 
 
 def is_attracting(memory: GaussianMemory, points: Tensor, radii: Tensor | None = None) -> Tensor:
@@ -183,29 +156,23 @@ def find_modes(
 ) -> Modes:
     """Find the modes that starts (N, D) flow to on a memory.
 
-    A start rests when an update moves it by no more than the share `tol` of sigma. If there are
-    many, a random subset goes first; the others stop as soon as they enter a ball that one of
-    the modes found is known to attract. Starts within a thousandth of sigma of each other
-    continue as one. All of this happens in coordinates centred on the memories.
+    A start rests when an update moves it by no more than the share `tol` of sigma. Starts within a
+    thousandth of sigma of each other continue as one. All of this happens in coordinates centred
+    on the memories.
     """
     starts, sigma = memory.as_input(starts), float(memory.sigma)
     require_squares(starts if memory._in_shards else memory.memories)
-    if memory._in_shards:  # no single memories to centre on, or to bound
-        centre, balls = starts.new_zeros(memory.dim).double(), NO_BALLS
-    else:
+    centre = starts.new_zeros(memory.dim).double()
+    if not memory._in_shards:  # which hold no single memories to centre on
         memory, starts, centre = centred(memory, starts)
-        balls = _balls_of_pilots(memory, starts, tol * sigma, max_steps)
     state, rests = starts.clone(), np.zeros(len(starts), dtype=bool)
     follows, steps, leg = np.arange(len(starts)), 0, 1
     while not rests.all() and steps < max_steps:
         moving = torch.from_numpy(~rests)
         limit = min(leg, max_steps - steps)
         found = descend(memory, state[moving], tol=tol * sigma, max_steps=limit)
-        home = balls.holding(found.state)
-        if len(balls.radii):
-            found.state[home >= 0] = balls.centres[home[home >= 0]]
         state[moving] = found.state
-        rests[~rests] = (found.resting | (home >= 0)).numpy()
+        rests[~rests] = found.resting.numpy()
         # Starts in one cell of a fine grid go on as one row; `follows` maps each start to its row.
         cells = np.round(state.double().numpy() / (JOINED * sigma))
         _, first, row = np.unique(cells, axis=0, return_index=True, return_inverse=True)
@@ -243,22 +210,6 @@ def require_squares(points: Tensor) -> None:
         raise InvalidInputError(
             f"{size} cannot be squared in {points.dtype}. Rescale the patterns and sigma alike."
         )
-
-
-def _balls_of_pilots(
-    memory: GaussianMemory, starts: Tensor, tol: float, max_steps: int
-) -> Attractors:
-    """Return balls about modes that at least two starts of a random subset flow to."""
-    if len(starts) < MANY:
-        return NO_BALLS
-    chosen = np.random.RandomState(0).permutation(len(starts))[:PILOTS]
-    found = descend(memory, starts[torch.from_numpy(chosen)], tol=tol, max_steps=max_steps)
-    ends = found.state[found.resting]
-    if not len(ends):
-        return NO_BALLS
-    labels = shared_fixed_points(ends.double().numpy(), SAME_POINT * float(memory.sigma))
-    _, first, sizes = np.unique(labels, return_index=True, return_counts=True)
-    return attractors(memory, ends[torch.from_numpy(first[sizes > 1])])
 
 
 def shared_fixed_points(points: FloatArray, radius: float) -> NDArray[np.int64]:

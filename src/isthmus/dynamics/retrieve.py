@@ -218,8 +218,8 @@ def require_pointwise(energy: Energy, points: Tensor) -> None:
         fault = f"raises an error ({error})"
     if fault:
         raise ShapeError(
-            f"retrieve and sample move points (n, D) one by one, but {name}.energy {fault}. If it "
-            "is an energy of a batch of contexts, condition on one context at a time."
+            f"Points (n, D) must have energies (n,), each its own, but {name}.energy {fault}. Of a "
+            "batch of contexts, condition on one context at a time."
         )
     # Large coordinates may cancel.
     rounding = 100 * torch.finfo(pair.dtype).eps * float(pair.square().max())

@@ -9,7 +9,6 @@ require("matplotlib")
 
 # Imported on first use: a figure needs only the part of the package that it draws.
 _NAMES = {
-    "isthmus.figures.attention": "attention_sphere",
     "isthmus.figures.memories": "certificate_plot phase_plot",
     "isthmus.figures.clusters": "cluster_map cluster_tree",
     "isthmus.figures.incontext": "context_landscapes context_samples nll_against_context",

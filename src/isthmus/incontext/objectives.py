@@ -431,7 +431,9 @@ class SlicedScoreMatching(CheckedFields):
         direction = _normal(x, self.candidates, generator)
         points = x[:, :, None].expand(direction.shape).clone().requires_grad_()
         nothing, gradient = _slope(model, x, points)
-        (curved,) = torch.autograd.grad((gradient * direction).sum(), points, create_graph=True)
+        (curved,) = torch.autograd.grad(
+            (gradient * direction).sum(), points, create_graph=True, materialize_grads=True
+        )
         loss = 0.5 * gradient.square().sum(dim=-1) - (curved * direction).sum(dim=-1)
         return loss.mean() + nothing
 

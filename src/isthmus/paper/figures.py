@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.attention import VMFMixture, entanglement
 from isthmus.capacity import basins
 from isthmus.cluster.elbo import Dynamics, elbo_flow
 from isthmus.figures import landscapes as land
@@ -274,6 +275,24 @@ def four_models(finite: ist.Mixture, growing: ist.CRPMixture, data: Tensor, reac
         land.draw_memories(axes, marks)
         style.label_plane(axes)
         style.heading(axes, name, note, characters=58)
+    return figure
+
+
+@styled
+def keys_of_heads(views: Mapping[str, VMFMixture]) -> Figure:
+    """Draw concentration and log-weight of all keys, a row of panels for each layer of heads."""
+    columns = max(view.concentration.shape[1] for view in views.values())
+    figure = style.new_figure(2.4 * len(views))
+    grid = figure.subplots(len(views), columns, squeeze=False, sharex=True, sharey="row")
+    for line, (name, view) in zip(grid, views.items(), strict=True):
+        correlations = entanglement(view).correlation.tolist()
+        for head, (axes, correlation) in enumerate(zip(line, correlations, strict=True)):
+            kappa, weight = view.concentration[:, head], view.log_weight[:, head]
+            look: dict[str, Any] = {"color": style.CURVE, "ms": 3, "mew": 0, "alpha": 0.4}
+            axes.plot(to_array(kappa).ravel(), to_array(weight).ravel(), "o", **look)
+            style.heading(axes, f"{name}, head {head}", f"Correlation {correlation:.2f}", lines=1)
+            axes.set(xlabel="concentration κ", ylabel="log w")
+            axes.label_outer()
     return figure
 
 

@@ -12,7 +12,6 @@ from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from isthmus.attention import PreNormAttention, SALNAttention, VMFMixture, entanglement, vmf_view
-from isthmus.figures import attention_sphere
 from isthmus.paper.attention import (
     PatchTransformer,
     compare_variants,
@@ -20,7 +19,7 @@ from isthmus.paper.attention import (
     load_runs,
     train_on_digits,
 )
-from isthmus.paper.figures import attention_experiment
+from isthmus.paper.figures import attention_experiment, keys_of_heads
 from isthmus.paper.report.parts.errata import EXACT, Check, erratum, largest_gap, normal
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, judged, listed
@@ -56,9 +55,10 @@ def attention_heads(seed: int, full: bool = False) -> Section:
         for kind in (PreNormAttention, SALNAttention)
     )
     return Section(
-        "The four heads of one block of a small transformer, trained on digits cut into 16 "
-        "patches, as mixtures of von Mises-Fisher distributions for one picture.",
-        attention_sphere(view),
+        "The keys of four heads in one block of a small transformer, trained on digits cut into "
+        "16 patches: concentrations and log-weights of their von Mises-Fisher components. Below, "
+        "those of the same block with SALN.",
+        keys_of_heads(views),
         {
             "loss": loss,
             "mean_concentration_by_head": tied.mean_concentration.tolist(),
