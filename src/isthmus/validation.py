@@ -179,13 +179,11 @@ def holds_text(array: NDArray[Any]) -> bool:
     return any(isinstance(cell, others) for cell in array.flat)
 
 
-def as_array(values: Any, name: str, *, allow_negative: bool = True) -> NDArray[np.float64]:
+def as_array(values: Any, name: str) -> NDArray[np.float64]:
     """Return `values` as a float64 array (...) without NaN; infinities are allowed."""
     array = as_numbers(values, name)
     if bool(np.isnan(array).any()):
         raise InvalidInputError(f"{name} must not contain NaN.")
-    if not allow_negative and bool((array < 0).any()):
-        raise InvalidInputError(f"{name} must not be negative; its minimum is {array.min():g}.")
     return array
 
 

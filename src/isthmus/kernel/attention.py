@@ -81,32 +81,25 @@ def attend_centred(
 ) -> Attention:
     """Return :func:`isthmus.attend` for checked arguments, with the mean relative to the centre."""
     beta = beta.to(keys.memories)
-    if observed is None and queries.ndim == 2:
-        return Attention(*_attend(queries, keys, bias, beta, metric))
-    flat = queries.reshape(-1, queries.shape[-1])
-    if observed is None:
-        logsumexp, mean = _attend(flat, keys, bias, beta, metric)
-    else:
-        seen = observed.reshape(flat.shape)
-        doubled_queries, doubled, own = observed_as_dot(flat, keys, bias, beta, seen)
-        doubled_keys = Keys(doubled)
-        logsumexp, mean = _attend(doubled_queries, doubled_keys, bias, beta, "dot")
-        logsumexp = (logsumexp - own).to(queries.dtype)
-        mean = (mean + doubled_keys.centre)[:, : queries.shape[-1]].to(queries.dtype)
-    return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))
-
-
-def _attend(
-    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
-) -> tuple[Tensor, Tensor]:
-    size = max(queries.shape[0] * keys.memories.shape[0], keys.memories.numel())
-    if is_transforming() or queries.shape[0] == 0 or size <= PLAIN_LOGITS:
-        return plain_attention(queries, keys, bias, beta, metric)
+    flat = queries if queries.ndim == 2 else queries.reshape(-1, queries.shape[-1])
+    size = max(flat.shape[0] * keys.memories.shape[0], keys.memories.numel())
     inputs = (queries, keys.memories, bias, beta)
     graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    if not graph and has_kernel(keys.memories):
-        return fused_attention(queries, keys, bias, beta, metric)
-    logsumexp, mean = in_blocks(
-        lambda block: plain_attention(block, keys, bias, beta, metric), queries, keys
-    )
-    return logsumexp, mean
+    if observed is not None:
+        seen = observed.reshape(flat.shape)
+        doubled_queries, doubled, own = observed_as_dot(flat, keys, bias, beta, seen)
+        both = Keys(doubled)
+        found = attend_centred(doubled_queries, both, beta, bias, "dot")
+        logsumexp = (found.logsumexp - own).to(queries.dtype)
+        mean = (found.mean + both.centre)[:, : queries.shape[-1]].to(queries.dtype)
+    elif is_transforming() or flat.shape[0] == 0 or size <= PLAIN_LOGITS:
+        logsumexp, mean = plain_attention(flat, keys, bias, beta, metric)
+    elif not graph and has_kernel(keys.memories):
+        logsumexp, mean = fused_attention(flat, keys, bias, beta, metric)
+    else:
+        logsumexp, mean = in_blocks(
+            lambda block: plain_attention(block, keys, bias, beta, metric), flat, keys
+        )
+    if queries.ndim == 2:
+        return Attention(logsumexp, mean)
+    return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))

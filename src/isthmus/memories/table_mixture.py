@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, Self, final
@@ -19,7 +18,6 @@ from isthmus.memories.gaussian import as_columns, patterns
 from isthmus.special import log_gamma_ratio
 from isthmus.validation import (
     as_entries,
-    as_numbers,
     as_points,
     as_tensor,
     is_transforming,
@@ -62,10 +60,10 @@ class StudentRows(WeightedMemory):
     n_values: tuple[int, ...] = ()
     """The number of values of each category."""
 
-    @classmethod
-    @abstractmethod
-    def _of(cls, means: Tensor, shares: list[Tensor], scales: Any, dof: Tensor, logs: Any) -> Self:
-        """Return a mixture of this kind."""
+    def _with(self, means: Tensor, shares: list[Tensor], *others: Any) -> Self:
+        """Return a mixture of this kind with other components."""
+        parts = (shares,) if isinstance(self, TableMixture) else ()
+        return self._alike(type(self)(means, *parts, *others))
 
     def _store_shapes(self, scale_trils: Any, dof: Any) -> None:
         """Check and keep what the constructor takes beside locations, shares and weights."""
@@ -138,7 +136,7 @@ class StudentRows(WeightedMemory):
         """Return the density of some numbers and categories alone."""
         scales, means = self._widths[:, places], self.means[:, places]
         scales = _refactored(scales) if scales.ndim == 3 and places else scales
-        return self._alike(self._of(means, shares, scales, self.dof, self.log_weights))
+        return self._with(means, shares, scales, self.dof, self.log_weights)
 
     def _score(self, x: Tensor) -> Tensor:
         unit = self._frame().unit
@@ -272,7 +270,7 @@ class StudentRows(WeightedMemory):
             raise InvalidInputError("What is observed has probability 0.")
         scales = scales * (factors if scales.ndim == 2 else factors[..., None])
         shares = [e for e, here in zip(self.shares, seen[count:].tolist(), strict=True) if not here]
-        return self._alike(self._of(means[0], shares, scales, dof, logs[:, 0]))
+        return self._with(means[0], shares, scales, dof, logs[:, 0])
 
     conditional = condition
 
@@ -455,10 +453,6 @@ class StudentMixture(StudentRows):
         super().__init__(means, "means", log_weights)
         self._store_shapes(scale_trils, dof)
 
-    @classmethod
-    def _of(cls, means: Tensor, shares: list[Tensor], scales: Any, dof: Tensor, logs: Any) -> Self:
-        return cls(means, scales, dof, logs)
-
 
 @final
 class TableMixture(StudentRows):
@@ -503,7 +497,7 @@ class TableMixture(StudentRows):
         dof: Any = math.inf,
         log_weights: Any = None,
     ) -> None:
-        located = as_points(means if isinstance(means, Tensor) else as_numbers(means, "means"), "m")
+        located = as_points(means, "means")
         if located.ndim != 2 or not len(located):
             raise ShapeError(
                 f"means must be a table of shape (N, D) with N > 0, not {tuple(located.shape)}."
@@ -521,24 +515,13 @@ class TableMixture(StudentRows):
             self._store(f"shares_{place}", each)
         self._store_shapes(scale_trils, dof)
 
-    @classmethod
-    def _of(cls, means: Tensor, shares: list[Tensor], scales: Any, dof: Tensor, logs: Any) -> Self:
-        return cls(means, shares, scales, dof, logs)
-
-    @property
-    def numbers(self) -> StudentMixture | None:
-        """The density of the numbers alone; None if there are none."""
-        if not self.n_numbers:
-            return None
-        return self._alike(StudentMixture(self.means, self.scale_trils, self.dof, self.log_weights))
-
     def _rebuilt(self, memories: Any, index: Tensor | None = None) -> Self:
         chosen = slice(None) if index is None else index
         parts = (self.scale_trils, self.dof, self.log_weights)
         scales, dof, logs = (p[chosen] if p is not None and p.ndim else p for p in parts)
         means = as_points(memories, "memories", dim=self.dim)[:, : self.n_numbers]
         shares = [each[chosen] for each in self.shares]
-        return self._alike(type(self)(means, shares, scales, dof, logs))
+        return self._with(means, shares, scales, dof, logs)
 
     def __repr__(self) -> str:
         kind = str(self.memories.dtype).removeprefix("torch.")
@@ -618,9 +601,9 @@ def _mean(points: Tensor) -> Tensor:
 
 def _as_scales(value: Any, means: Tensor) -> Tensor:
     """Return scales as (N, D, D), (N, D), (N,) or (), after checking their diagonals."""
-    (count, dim), given = means.shape, _floats(value, "scale_trils")
+    count, dim = means.shape
     shapes = (), (count,), (count, dim), (count, dim, dim)
-    scales = as_entries(given, "scale_trils", means, *shapes, positive=False)
+    scales = as_entries(value, "scale_trils", means, *shapes, positive=False)
     if is_transforming():
         return scales
     diagonal = scales.diagonal(dim1=1, dim2=2) if scales.ndim == 3 else scales
@@ -635,7 +618,7 @@ def _as_scales(value: Any, means: Tensor) -> Tensor:
 
 def _as_dof(value: Any, means: Tensor) -> Tensor:
     """Return degrees of freedom as (N,) or (), positive and possibly infinite."""
-    dof = as_tensor(_floats(value, "dof"), "dof").to(means)
+    dof = as_tensor(value, "dof").to(means)
     if dof.shape not in ((), means.shape[:1]):
         raise ShapeError(
             f"dof must be a number or ({len(means)},), one per component, not {tuple(dof.shape)}."
@@ -645,11 +628,6 @@ def _as_dof(value: Any, means: Tensor) -> Tensor:
     return dof
 
 
-def _floats(value: Any, name: str) -> Any:
-    """Return numbers and lists of them as a float64 array; arrays and tensors as they are."""
-    return as_numbers(value, name) if isinstance(value, int | float | list) else value
-
-
 def _never(like: Tensor) -> float:
     """Return a logarithm of 0 whose products with 0 are 0."""
     return -1e300 if like.dtype == torch.float64 else -1e30
@@ -657,8 +635,7 @@ def _never(like: Tensor) -> float:
 
 def _as_shares(value: Any, like: Tensor, place: int) -> Tensor:
     """Return probabilities of the values of a category as (N, V), normalised."""
-    given = value if isinstance(value, Tensor) else as_numbers(value, f"shares[{place}]")
-    shares = as_tensor(given, f"shares[{place}]").to(like)
+    shares = as_tensor(value, f"shares[{place}]").to(like)
     if shares.ndim != 2 or len(shares) != len(like) or not shares.shape[1]:
         raise ShapeError(
             f"shares[{place}] must be ({len(like)}, V), a row for each component, not "
