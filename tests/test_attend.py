@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import isthmus as ist
 from isthmus.attend import Keys, Metric, attend
-from isthmus.kernel import fused, logits
+from isthmus.kernel import attention, logits
 
 DOUBLE = torch.float64
 METRICS = ["dot", "sqeuclidean"]
@@ -28,12 +28,10 @@ def take_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Force one of the kernel's paths; the fused ones in blocks of 256 memories or more."""
 
     def take(path: str, block_entries: int = 2**10) -> None:
-        monkeypatch.setattr(
-            "isthmus.kernel.attention.PLAIN_LOGITS", sys.maxsize if path == "plain" else 0
-        )
-        monkeypatch.setattr(fused, "BLOCK_ENTRIES", block_entries)
+        monkeypatch.setattr(attention, "PLAIN_LOGITS", sys.maxsize if path == "plain" else 0)
+        monkeypatch.setattr(attention, "BLOCK_ENTRIES", block_entries)
         monkeypatch.setattr(logits, "BLOCK_ENTRIES", block_entries)
-        monkeypatch.setattr(fused, "_has_flash_kernel", lambda _: path == "fused")
+        monkeypatch.setattr(attention, "has_kernel", lambda _: path == "fused")
 
     return take
 

@@ -1,7 +1,6 @@
 """Everything stays on the device of its memories: "meta", which has shapes but no numbers.
 
-Operations on meta tensors refuse operands from the CPU, as a GPU does, except for scalars. Numbers
-of the CUDA path are checked with an implementation of its one kernel for the CPU.
+Operations on meta tensors refuse operands from the CPU, as a GPU does, except for scalars.
 """
 
 import contextlib
@@ -14,7 +13,6 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.errors import MissingOperationError, UnknownNormalizerError
-from isthmus.kernel import fused
 from isthmus.memories import Memory
 from isthmus.nn import ClAMLoss, HopfieldLayer, HopfieldPooling
 
@@ -72,45 +70,3 @@ def test_layers_compute_where_their_weights_are(device: torch.device) -> None:
         assert pooled.shape == (4, 6)
     assert HopfieldLayer(6, quantity=5).to(device)(bags).device.type == "meta"
     assert ClAMLoss(3, 6).to(device)(bags[0]).device.type == "meta"
-
-
-def efficient_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: None,
-    needs_sum: bool,
-    *options: Any,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """CUDA's kernel as documented: no bias, widths in eights, sums padded to 32 queries."""
-    assert bias is None
-    assert needs_sum
-    assert query.shape[-1] % 8 == key.shape[-1] % 8 == value.shape[-1] % 8 == 0
-    logits = scale * query @ key.mT
-    sums = torch.logsumexp(logits, -1)
-    padding = torch.full((1, 1, -query.shape[-2] % 32), torch.nan).to(sums)
-    nothing = torch.zeros(())
-    return torch.softmax(logits, -1) @ value, torch.cat([sums, padding], -1), nothing, nothing
-
-
-@pytest.mark.parametrize("metric", ["dot", "sqeuclidean"])
-@pytest.mark.parametrize("biased", [False, True])
-def test_the_kernel_of_cuda_gives_the_same_numbers(
-    metric: Any, biased: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(45, 5, generator=generator, requires_grad=True)
-    memories = 3 + torch.randn(2000, 5, generator=generator)
-    bias = torch.randn(2000, generator=generator) if biased else None
-    settings: dict[str, Any] = {"beta": 0.7, "bias": bias, "metric": metric}
-    expected = ist.attend(queries, memories, **settings)
-    (gradient,) = torch.autograd.grad(expected.logsumexp.sum() + expected.mean.sum(), queries)
-    monkeypatch.setattr(fused, "_has_flash_kernel", lambda tensor: False)
-    monkeypatch.setattr(fused, "_has_efficient_kernel", lambda tensor: True)
-    monkeypatch.setattr(fused, "_efficient_attention", efficient_attention)
-    found = ist.attend(queries, memories, **settings)
-    torch.testing.assert_close(found.logsumexp, expected.logsumexp, rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-5, atol=1e-4)
-    (own,) = torch.autograd.grad(found.logsumexp.sum() + found.mean.sum(), queries)
-    torch.testing.assert_close(own, gradient, rtol=1e-4, atol=1e-4)

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from isthmus.index.cells import nearest
 from isthmus.index.index import Index, is_indexable
-from isthmus.kernel.attention import Attention, ErrorBound
-from isthmus.kernel.fused import HEAD_WIDTH, merged
+from isthmus.kernel.attention import HEAD_WIDTH, Attention, ErrorBound, merged
 from isthmus.kernel.logits import Keys, Metric
 from isthmus.validation import is_transforming
 

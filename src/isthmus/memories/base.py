@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
 from isthmus.index.index import Index
-from isthmus.kernel.attention import Attention
-from isthmus.kernel.fused import MAX_OFF_CENTRE
+from isthmus.kernel.attention import MAX_OFF_CENTRE, Attention
 from isthmus.kernel.logits import Keys
 from isthmus.validation import (
     as_count,
