@@ -26,7 +26,7 @@ from isthmus.dynamics.retrieve import require_energy, require_pointwise, retriev
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
 from isthmus.incontext.config import CheckedFields, cosine_at
-from isthmus.incontext.loop import RunOptions, TrainingRecipe, run, seeded, without_state
+from isthmus.incontext.loop import TrainingRecipe, run, seeded, without_state
 from isthmus.incontext.objectives import (
     FARTHEST,
     BinaryNCE,
@@ -457,13 +457,9 @@ def fit(
         seed=seed,
     )
     recipe = RowRecipe(settings, energy, standard[:count], noise, names)
-    options = RunOptions(
-        accelerator="cpu",
-        log_every=min(EVALUATE_EVERY, settings.updates),
-        evaluate_every=min(EVALUATE_EVERY, settings.updates),
-        progress=progress,
-    )
-    weights, history = run(recipe, out, options)
+    often = min(EVALUATE_EVERY, settings.updates)
+    course: Any = {"log_every": often, "evaluate_every": often, "progress": progress}
+    weights, history = run(recipe, out, accelerator="cpu", **course)
     trained = recipe.finished(weights)
     record = FitRecord(
         repr(objective), history, len(rows) - count, count, settings.updates,

@@ -11,11 +11,7 @@ from isthmus.validation import as_choice, as_count, as_number
 
 
 class CheckedFields:
-    """Base class of dataclasses of settings, which checks their numbers and words.
-
-    An ``int`` must be at least 1 and a ``float`` above 0, or at least 0 in the fields that `zero`
-    names; ``x_low`` must not exceed ``x_high``. Numbers are stored in their own type.
-    """
+    """Settings, each int at least 1 and each float above 0, or 0 in the fields of `zero`."""
 
     zero: ClassVar[tuple[str, ...]] = ()
 

@@ -383,11 +383,7 @@ def _scaled(energy: Energy, x: Tensor) -> Tensor:
 
 
 def held_out_score(prior: Prior, length: int) -> Callable[[ICLEBM], float]:
-    """Return a function that scores a model on a few fixed datasets of a prior, in nats.
-
-    Contexts are shorter than `length`. The score, a mean negative log-likelihood, is exact by
-    quadrature, so it is NaN in more than two dimensions.
-    """
+    """Return a score in nats on fixed datasets of a prior; NaN in more than two dimensions."""
     generator = torch.Generator().manual_seed(HELD_OUT_SEED)
     drawn = prior.draw(HELD_OUT_TASKS, generator)
     sizes = [size for size in HELD_OUT_CONTEXTS if size < length]

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy, deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,12 +22,11 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.incontext.config import CheckedFields
 from isthmus.incontext.objectives import StatefulObjective
 from isthmus.incontext.storage import Checkpoint, Row, Weights, metrics_log
 from isthmus.io.files import exclusive, write_atomically
 from isthmus.progress import progress as show_progress
-from isthmus.validation import as_path
+from isthmus.validation import as_count, as_path
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -54,10 +53,8 @@ class TrainingRecipe(ABC):
     """A kind of training: what the loop must know of a model and its settings."""
 
     settings: Any  # a frozen dataclass with `updates`, `clip` and `learning_rate_at(update)`
-    # The loss, if it has a state that belongs in checkpoints.
-    objective: Any = None
-    # Forward and backward passes of an update, which processes share.
-    passes: int = 1
+    objective: Any = None  # the loss, if it has a state that belongs in checkpoints
+    passes: int = 1  # forward and backward, of an update, which processes share
     # Weights to start from, and the decay of their average if that is the result.
     start: Weights | None = None
     average: float | None = None
@@ -101,32 +98,24 @@ class TrainingRecipe(ABC):
         return {**found, "init": f"weights that add up to {total:.17g}" if self.start else "none"}
 
 
-@dataclass(frozen=True)
-class RunOptions(CheckedFields):
-    """What does not change the outcome of a run; see :func:`isthmus.incontext.train`."""
-
-    devices: int = 1
-    accelerator: str = "auto"
-    precision: Any = None
-    fabric: Any = None
-    log_every: int = 20
-    evaluate_every: int = 500
-    checkpoint_every: int | None = None
-    progress: bool | None = None
-    report: Callable[[Row], None] | None = None
-
-
 def run(
-    recipe: TrainingRecipe, out: str | Path | None, options: RunOptions
+    recipe: TrainingRecipe,
+    out: str | Path | None,
+    *,
+    devices: int = 1,
+    accelerator: str = "auto",
+    precision: Any = None,
+    fabric: Fabric | None = None,
+    **course: Any,
 ) -> tuple[Weights, list[Row]]:
     """Train, or continue a run, in a folder; return the weights and the rows of the metrics."""
-    fabric, folder = options.fabric, None if out is None else as_path(out, "out")
+    folder = None if out is None else as_path(out, "out")
     lock: Any = nullcontext()
     if folder is not None and (fabric is None or fabric.is_global_zero):
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive(folder, folder / "model")
     with lock:
-        train = partial(_train, recipe, folder, _checkpoint_in(folder, recipe), options)
+        train = partial(_train, recipe, folder, _checkpoint_in(folder, recipe), **course)
         if fabric is not None:
             return train(fabric)
         try:
@@ -136,10 +125,10 @@ def run(
                 'Training needs Lightning Fabric: pip install "isthmus[train]".'
             ) from None
         fabric = Fabric(
-            accelerator=options.accelerator,
-            devices=options.devices,
-            strategy="auto" if options.devices == 1 else "ddp_spawn",
-            precision=options.precision or recipe.precision,
+            accelerator=accelerator,
+            devices=devices,
+            strategy="auto" if devices == 1 else "ddp_spawn",
+            precision=precision or recipe.precision,
         )
         # Through a file: a process that ends would wait for a pipe that is full.
         with tempfile.TemporaryDirectory() as scratch:
@@ -179,10 +168,16 @@ def _train(
     recipe: TrainingRecipe,
     folder: Path | None,
     checkpoint: Checkpoint | None,
-    options: RunOptions,
     fabric: Fabric,
+    log_every: int = 20,
+    evaluate_every: int = 500,
+    checkpoint_every: int | None = None,
+    progress: bool | None = None,
+    report: Callable[[Row], None] | None = None,
 ) -> tuple[Weights, list[Row]]:
     """Train in one process; return the weights and the metrics."""
+    log_every = as_count(log_every, "log_every")
+    evaluate_every = as_count(evaluate_every, "evaluate_every")
     updates, chief, name = recipe.settings.updates, fabric.is_global_zero, recipe.score_name
     if recipe.passes % fabric.world_size:
         raise InvalidInputError(
@@ -192,26 +187,27 @@ def _train(
     folder = folder if chief else None
     state = _State(recipe, checkpoint, fabric)
     held_out, saved_at = recipe.held_out(), time.monotonic()
-    bar = show_progress("training", updates, show=options.progress if chief else False)
+    bar = show_progress("training", updates, show=progress if chief else False)
     with metrics_log(folder, state.rows) as add_row, bar as advance:
         for done in range(state.done + 1, updates + 1):
             if state.stalled():
                 break
             last, loss = done == updates, state.update(done)
             advance(done, f"loss {float(loss):.3f}")
-            if last or done % options.log_every == 0:
+            if last or done % log_every == 0:
                 row = state.row(loss)
-                if chief and (last or done % options.evaluate_every == 0):
+                if chief and (last or done % evaluate_every == 0):
                     row[name] = held_out(deepcopy(state.result).cpu())
                     if recipe.patience and row[name] < min(state.scores, default=math.inf):
                         state.best = deepcopy(state.result.state_dict())
                 add_row(row)
                 last = last or state.stalled()
-                if chief and options.report is not None:
-                    options.report(row)
-            due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
-            if options.checkpoint_every is not None:
-                due = done % options.checkpoint_every == 0
+                if chief and report is not None:
+                    report(row)
+            if checkpoint_every is None:
+                due = time.monotonic() - saved_at >= SECONDS_BETWEEN_CHECKPOINTS
+            else:
+                due = done % checkpoint_every == 0
             if last or due:
                 found = state.checkpoint()
                 if folder is not None:

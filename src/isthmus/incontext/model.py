@@ -65,11 +65,7 @@ class Block(nn.Module):
     def forward(
         self, stream: Tensor, mask: Tensor | None, cached: KeysValues | None, real: int
     ) -> tuple[Tensor, KeysValues]:
-        """Pass stream (B, M, width) through the block; return it with keys and values it sees.
-
-        It sees n tokens: cached ones, if any, and the first `real` of the stream. The mask (M, n)
-        is 0 where token m attends to token j of them, and -inf where not.
-        """
+        """Pass stream (B, M, width) through the block; return it, with keys and values it sees."""
         query, key, value = self.project(stream)
         seen_keys, seen_values = key[:, :, :real], value[:, :, :real]  # (B, H, n, d)
         if cached is not None:

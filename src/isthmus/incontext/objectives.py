@@ -445,10 +445,7 @@ def _normal(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
 
 def _slope(model: Model, x: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 0 and the gradient of the energy at points (B, S, C, D), with a graph.
-
-    The 0 has a graph too: distributed training needs a gradient for every parameter.
-    """
+    """Return 0, with a graph too, and the gradient of the energy at points (B, S, C, D)."""
     if model.unconditional:
         return points.new_zeros(()), model.branch_gradient(x, points.shape[2])(points)
     points = points.requires_grad_()

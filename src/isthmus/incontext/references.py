@@ -103,24 +103,24 @@ class KernelDensity(Reference):
         size, dim = context.shape[1:]
         if size < (2 if self.bandwidth == "silverman" else 1):
             return torch.full_like(points[..., 0], torch.nan)
-        widths = context.new_ones(1)
+        direct = "donot_use_mm_for_euclid_dist"
+
+        def density(widths: Any) -> Tensor:
+            """Return log-densities by kernels of a width, or of one for each coordinate."""
+            widths = torch.as_tensor(widths, dtype=context.dtype).expand(len(context), 1, dim)
+            distances = torch.cdist(points / widths, context / widths, compute_mode=direct)
+            constant = dim / 2 * math.log(2 * math.pi) + math.log(size) + widths.log().sum(-1)
+            return torch.logsumexp(-0.5 * distances.square(), dim=-1) - constant
+
         if self.bandwidth == "silverman":
             rule = (4 / ((dim + 2) * size)) ** (1 / (dim + 4))
-            widths = rule * context.std(1, keepdim=True)  # (B, 1, D)
-        direct = "donot_use_mm_for_euclid_dist"
-        squares = torch.cdist(points / widths, context / widths, compute_mode=direct).square()
-
-        def density(bandwidth: float) -> Tensor:
-            constant = dim / 2 * math.log(2 * math.pi * bandwidth**2) + math.log(size)
-            return torch.logsumexp(-squares / (2 * bandwidth**2), dim=-1) - constant
-
-        if self.bandwidth == "silverman":
-            return density(1.0) - widths.log().sum(-1)
+            return density(rule * context.std(1, keepdim=True))
         if self.bandwidth != "best":
-            return density(float(self.bandwidth))
+            return density(self.bandwidth)
         from scipy.optimize import brute
 
-        spread, (low, high, count) = float(squares.mean().sqrt()), SHARES
+        spread = float(torch.cdist(points, context).square().mean().sqrt())
+        low, high, count = SHARES
         best = brute(
             lambda log_share: -float(density(spread * math.exp(log_share.item())).mean()),
             ((math.log(low), math.log(high)),),
@@ -285,11 +285,7 @@ def _statistics(x: Tensor) -> Tensor:
 
 
 class ClusterLaw:
-    """Marginal distribution of the points of one component of unknown mean and width.
-
-    The integral over the mean is analytic; that over the width is Gauss-Legendre quadrature with
-    nodes `stds` (J,) and their `log_weights` (J,). Clusters (..., D + 2) are sums of statistics.
-    """
+    """Marginal distribution of a component, by quadrature over widths and exactly over means."""
 
     def __init__(self, prior: GaussianMixtures, nodes: int) -> None:
         self.prior = prior
@@ -297,8 +293,8 @@ class ClusterLaw:
             1 if prior.std_low == prior.std_high else nodes
         )
         middle, half = (prior.std_low + prior.std_high) / 2, (prior.std_high - prior.std_low) / 2
-        self.stds = torch.from_numpy(middle + half * unit)
-        self.log_weights = torch.from_numpy(np.log(weights / 2))
+        self.stds = torch.from_numpy(middle + half * unit)  # nodes of the quadrature (J,)
+        self.log_weights = torch.from_numpy(np.log(weights / 2))  # (J,)
 
     def log_likelihood(self, clusters: Tensor, stds: Tensor) -> Tensor:
         r"""Return log :math:`\int p(\mu) \prod_i N(x_i; \mu, s^2 I)\, d\mu`, for stds (...)."""
@@ -336,10 +332,7 @@ class ClusterLaw:
         return log_mass - math.log(2 * scale)
 
     def _bounds(self, mean: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bounds of a uniform mean, in errors, mirrored to the side of the mean.
-
-        Both lie in the accurate tail of erfc there.
-        """
+        """Return the bounds of a uniform mean, in errors, mirrored to the accurate tail of erfc."""
         scale = self.prior.mean_scale
         return (-scale - mean.abs()) / error, (scale - mean.abs()) / error
 
@@ -363,26 +356,23 @@ class ClusterLaw:
 
 
 class Particles:
-    """Assignments of the first n points of R sequences to K components: P weighted particles.
-
-    While `complete`, there is one particle for each distinct partition; later, a fixed number.
-    `labels` are (R, P, n), `clusters` (R, P, K, D + 2); `log_nodes` (R, P, K, J), log-likelihoods
-    of clusters and widths plus the widths' log-weights. `log_weights` (R, P) add to the evidence.
-    """
+    """Assignments of the first n points of R sequences to K components: P weighted particles."""
 
     def __init__(
         self, law: ClusterLaw, sequence: Tensor, limit: int, generator: torch.Generator
     ) -> None:
         # One particle without assignments for each row of sequence (R, N, D).
         self.law, self.sequence, self.limit, self.generator = law, sequence, limit, generator
+        # True while there is one particle for each distinct partition; later, a fixed number.
         self.complete, (rows, _, dim) = True, sequence.shape
+        # Sums of statistics (R, P, K, D + 2), log-likelihoods with each width (R, P, K, J), and
+        # log-weights (R, P), which add to the evidence.
         self.clusters = sequence.new_zeros(rows, 1, law.prior.components, dim + 2)
-        self.labels = torch.zeros((rows, 1, 0), dtype=torch.long)
-        self.log_weights = sequence.new_zeros(rows, 1)
         self.log_nodes = law.over_nodes(self.clusters)
+        self.log_weights = sequence.new_zeros(rows, 1)
 
     def observe(self, index: int, sweeps: int) -> None:
-        """Assign the point at `index`, the first without a label."""
+        """Assign the point at `index`, the first that is not assigned."""
         if self.complete and int(self._ways()[0].count_nonzero()) > self.limit:
             self.complete = False
             self._resample(torch.ones(len(self.sequence), dtype=torch.bool))
@@ -404,7 +394,7 @@ class Particles:
         if bool(uneven.any()):
             self._resample(uneven)
             for _ in range(sweeps):
-                self._sweep(uneven.nonzero()[:, 0])
+                self._sweep(uneven.nonzero()[:, 0], index + 1)
 
     def log_mixtures(self, points: Tensor) -> Tensor:
         """Return the log of the weighted mean density. points: (R, M, D) -> (R, M)."""
@@ -438,12 +428,11 @@ class Particles:
         chosen = F.one_hot(choice, self.law.prior.components).bool()[..., None]  # (R, P, K, 1)
         self.clusters = torch.where(chosen, self.clusters + x, self.clusters)
         self.log_nodes = torch.where(chosen, log_nodes, self.log_nodes)
-        self.labels = torch.cat([self.labels, choice[..., None]], dim=-1)
 
     def _copy(self, parent: Tensor) -> None:
         """Replace particle p of row r by a copy of particle parent[r, p]. (R, P)."""
         row = torch.arange(len(parent))[:, None]
-        for name in ("labels", "clusters", "log_nodes", "log_weights"):
+        for name in ("clusters", "log_nodes", "log_weights"):
             setattr(self, name, getattr(self, name)[row, parent])
 
     def _resample(self, uneven: Tensor) -> None:
@@ -457,19 +446,16 @@ class Particles:
         self._copy(parent)
         self.log_weights = torch.where(uneven[:, None], level, self.log_weights)
 
-    def _sweep(self, rows: Tensor) -> None:
-        """Do a Gibbs sweep in some rows: draw widths, then means, then labels."""
+    def _sweep(self, rows: Tensor, size: int) -> None:
+        """Do a Gibbs sweep in some rows: draw widths, then means, then assignments."""
         stds = self.law.stds[self._draw(self.log_nodes[rows])]  # (r, P, K)
         means = self.law.draw_means(self.clusters[rows], stds, self.generator)  # (r, P, K, D)
-        seen = self.sequence[rows, : self.labels.shape[-1]]  # (r, n, D)
-        squares = sum(
-            (seen[:, None, :, None, d] - means[:, :, None, :, d]).square()
-            for d in range(seen.shape[-1])
-        )  # (r, P, n, K)
+        seen = self.sequence[rows, :size]  # (r, n, D)
+        away = (seen[:, None, :, None] - means[:, :, None]).square()  # (r, P, n, K, D)
+        squares = sum(away.unbind(-1))
         precision = stds.square().reciprocal()[:, :, None]
         labels = self._draw(self.law.prior.dim / 2 * precision.log() - squares * precision / 2)
         chosen = F.one_hot(labels, stds.shape[-1]).to(seen.dtype)  # (r, P, n, K)
-        self.labels[rows] = labels
         self.clusters[rows] = torch.einsum("rpnk,rnf->rpkf", chosen, _statistics(seen))
         self.log_nodes[rows] = self.law.over_nodes(self.clusters[rows])
 

@@ -149,10 +149,7 @@ class Checkpoint:
 
 
 def _require_plain(content: bytes) -> None:
-    """Raise unless an archive is one that torch.save could write of tensors, as large as they are.
-
-    A compressed member, or a call of another name, could take any memory.
-    """
+    """Raise unless an archive could be of torch.save and tensors; another could take any memory."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
         total = sum(max(each.file_size, each.compress_size) for each in members)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.config import CheckedFields, ICLEBMConfig, cosine_at
 from isthmus.incontext.evaluation import held_out_score
-from isthmus.incontext.loop import RunOptions, TrainingRecipe, run, seeded, without_state
+from isthmus.incontext.loop import TrainingRecipe, run, seeded, without_state
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import ContrastiveDivergence, Objective, Proposal, RankingNCE
 from isthmus.incontext.priors import GaussianMixtures, Prior
@@ -222,12 +222,12 @@ def train(
     >>> len(run.rows)
     1
     """
-    options = RunOptions(
-        devices, accelerator, precision, fabric, log_every, evaluate_every, checkpoint_every,
-        progress, report,
-    )  # fmt: skip
     recipe = _EnergyRecipe(settings, init)
-    weights, rows = run(recipe, out, options)
+    weights, rows = run(
+        recipe, out, devices=devices, accelerator=accelerator, precision=precision, fabric=fabric,
+        log_every=log_every, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every,
+        progress=progress, report=report,
+    )  # fmt: skip
     return Trained(recipe.finished(weights), rows)
 
 
@@ -241,10 +241,7 @@ def new_model(settings: TrainingSettings) -> ICLEBM:
 def draw_pass(
     settings: TrainingSettings, update: int, part: int, device: torch.device
 ) -> tuple[Tensor, torch.Generator]:
-    """Return datasets (B, S, D) of one pass, and the generator for the rest of its randomness.
-
-    They depend on the arguments alone, not on what was drawn before or on the process.
-    """
+    """Return datasets (B, S, D) of one pass, which the arguments decide, and its generator."""
     generator = seeded(settings.seed, update, part, device=device)
     if settings.pool is None:
         tasks = settings.prior.draw(settings.pass_size, generator)

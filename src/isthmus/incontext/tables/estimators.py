@@ -225,10 +225,7 @@ class _TablePredictor(_OfTables):
         return self
 
     def _blended(self, frame: Any, y: Any, truth: NDArray[Any]) -> Array:
-        """Return the two numbers with the least loss on rows of five folds that were not read.
-
-        One row more, with the loss of the start, pulls them there.
-        """
+        """Return the two numbers with the least loss on rows of five folds that were not read."""
         start = np.array(self._start)
         if len(frame) < FEWEST_BLENDED:
             return start
@@ -244,6 +241,7 @@ class _TablePredictor(_OfTables):
         except InvalidInputError:  # the rows of a fold are not enough for a table
             return start
         answers, truth = np.concatenate(parts), truth[np.concatenate(orders)]
+        # One row more, with the loss of the start, pulls them there.
         pull = self._loss(start, answers, truth) / len(frame)
 
         def loss(blend: Array) -> float:

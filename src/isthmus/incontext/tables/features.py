@@ -87,10 +87,7 @@ def fill_gaps(x: Tensor, seen: Tensor, correlation: Tensor) -> Tensor:
 
 
 def cell_features(x: Tensor, seen: Tensor, resolution: Tensor, alone: Tensor) -> Tensor:
-    """Return ranks, spacings, ties and resolution of each cell in its column. (B, n, D, CELL).
-
-    `alone` (B, D) is minus the log-variance of a column, given the others.
-    """
+    """Return ranks, spacings, ties and resolution of each cell in its column. (B, n, D, CELL)."""
     values = torch.where(seen > 0, x, torch.inf).transpose(1, 2).contiguous()  # (B, D, n)
     ordered = values.sort(-1).values
     count = seen.sum(1)[..., None].long()  # (B, D, 1)
@@ -131,11 +128,7 @@ def pair_features(x: Tensor, white: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def left_out_densities(x: Tensor, white: Tensor, squares: Tensor, factor: Tensor) -> Tensor:
-    """Return densities of each row by kernels at the others, and their means. (B, n, 2 LEFT_OUT).
-
-    They are logarithms for each column, less that of a Gaussian: which widths suit the table, and
-    whether a Gaussian suits it better.
-    """
+    """Return logs of densities by kernels at other rows, and their means. (B, n, 2 LEFT_OUT)."""
     size, columns = x.shape[1:]
     plain = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
     gaussian = -0.5 * white.square().sum(-1)
@@ -174,14 +167,7 @@ def row_features(squares: Tensor, white: Tensor, seen: Tensor) -> Tensor:
 
 
 def column_resolution(table: Tensor) -> Tensor:
-    """Return the smallest gap between a repeated value and a neighbour. (..., n, D) -> (..., D).
-
-    On a lattice it is the step. It is 0 where no value is repeated, or only one is present; NaN
-    are left out.
-
-    >>> column_resolution(torch.tensor([[3.0], [1.0], [1.5], [3.0], [9.0]]))
-    tensor([1.5000])
-    """
+    """Return the smallest gap beside a repeated value, or 0. (..., n, D) -> (..., D)."""
     values = torch.where(table.isnan(), torch.inf, table)
     gaps = values.transpose(-1, -2).sort(-1).values.diff()
     ties = torch.nn.functional.pad(gaps == 0, (1, 1))
@@ -213,10 +199,7 @@ class Categories(NamedTuple):
 def read_categories(
     found: Features, codes: Tensor, counts: Tensor, target: int | None
 ) -> Categories:
-    """Return the features of codes (B, n, C), -1 if missing; columns have `counts` (B, C) values.
-
-    `target` is a column to be predicted: a number, or, from D on, a category.
-    """
+    """Return the features of codes (B, n, C), -1 if missing, of `counts` (B, C) values."""
     x, (_, size, columns) = found.x, codes.shape
     dtype, numbers = x.dtype, x.shape[2]
     most = int(counts.max()) if counts.numel() else 1
@@ -242,10 +225,9 @@ def read_categories(
         gain,
     ]
     entropy = (frequency * surprise).sum(-1)
-    share = 1 / known.sum(1, keepdim=True).clamp(min=1)
     whole = [counts.to(dtype).log() / 2 - 0.5, entropy - 1]
     each = torch.cat([torch.stack(whole, -1), told[:, numbers:]], -1)[:, None]
-    mean_gain = ((gain * known).sum(1, keepdim=True) * share).expand_as(gain)
+    mean_gain = (gain.sum(1) / held)[:, None].expand_as(gain)
     here = known[..., None]
     parts = [torch.stack(own, -1) * here, each.expand(-1, size, -1, -1), mean_gain[..., None]]
     cell = torch.cat([*parts, 1 - here], -1)
@@ -265,26 +247,19 @@ def read_categories(
 
 
 def associations(x: Tensor, one_hot: Tensor, frequency: Tensor, counts: Tensor) -> Tensor:
-    """Return squared correlations of all columns, from 0 to 1. (B, D + C, D + C).
-
-    They are r^2, the correlation ratio, and Cramér's V^2, each less its expectation for
-    independent columns.
-    """
+    """Return r^2, correlation ratios and V^2 of all columns, less chance. (B, D + C, D + C)."""
     size, numbers = x.shape[1:]
     columns, most = one_hot.shape[2:]
     scaled = (one_hot - frequency[:, None]) / (frequency[:, None] + 1e-9).sqrt()
     deviation = x.square().mean(1, keepdim=True).sqrt() + 1e-6
     joint = torch.cat([x / deviation, scaled.flatten(2)], -1)
     squares = (joint.transpose(1, 2) @ joint / size).square()
-    if columns:
-        parts = squares[..., numbers:].unflatten(-1, (columns, most)).sum(-1)
-        squares = torch.cat([squares[..., :numbers], parts], -1)
-        parts = squares[:, numbers:].unflatten(1, (columns, most)).sum(2)
-        squares = torch.cat([squares[:, :numbers], parts], 1)
+    values = torch.eye(columns).repeat_interleave(most, 0)
+    owner = torch.block_diag(torch.eye(numbers), values).to(x)
+    squares = owner.T @ squares @ owner
     freedom = torch.cat([torch.ones_like(x[:, 0]), (counts - 1).to(x.dtype)], -1)
-    both = freedom[:, :, None] * freedom[:, None, :]
+    chance = freedom[:, :, None] * freedom[:, None, :] / size
     least = torch.minimum(freedom[:, :, None], freedom[:, None, :]).clamp(min=1)
-    chance = both / size
     return ((squares - chance) / (least - chance).clamp(min=0.5)).clamp(0, 1)
 
 

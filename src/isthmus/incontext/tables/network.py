@@ -69,27 +69,20 @@ class TableConfig(CheckedFields):
 
 
 class Components(NamedTuple):
-    """Components in standard units, N of them for each of B tables.
-
-    Each is a Student-t over D numbers times a distribution over the values of each of C
-    categories, the last of which stands for values that the table does not have.
-    """
+    """Components of B tables in standard units: Student-t numbers times categories."""
 
     means: Tensor  # (B, N, D)
     scale_trils: Tensor  # (B, N, D, D)
     dof: Tensor  # (B, N)
     log_weights: Tensor  # (B, N), normalised
-    log_shares: Tensor  # (B, N, C, V + 1); columns with fewer values have some of NEVER
+    log_shares: Tensor  # (B, N, C, V + 1), the last of others; NEVER beyond a column's values
 
     def log_prob(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
         """Return the log-density of rows: numbers (B, m, D), categories (B, m, C) -> (B, m)."""
         return torch.logsumexp(self._numbers(self._white(x)) + self._shares(codes), 1)
 
     def conditional(self, x: Tensor, codes: Tensor, number: bool) -> tuple[Tensor, Tensor]:
-        """Return log-densities of rows, and of their last column given the others: (B, m) each.
-
-        That is the last of the numbers, or of the categories.
-        """
+        """Return log-densities of rows, and of the last column given the rest: (B, m) each."""
         white = self._white(x)
         numbers, shares = self._numbers(white), self._shares(codes)
         if number:
@@ -158,11 +151,7 @@ class RowBlock(nn.Module):
 
 
 class TableNetwork(nn.Module):
-    """Turn the features of tables into mixtures of mixed rows.
-
-    Every operation treats rows alike, columns alike, a column like its mirror image, and the
-    values of a category alike, so that the mixture moves with the table.
-    """
+    """Turn features into mixtures that move with the table: rows, columns, signs and names."""
 
     def __init__(self, config: TableConfig) -> None:
         super().__init__()
@@ -310,10 +299,7 @@ class TableNetwork(nn.Module):
 
 
 class MixedLayers(nn.Module):
-    """The layers that read and write categories, and those that read the target column.
-
-    They start at zero, so that a network without their weights reads numbers as before.
-    """
+    """The layers of categories and of the target column, which start at zero."""
 
     def __init__(self, config: TableConfig) -> None:
         super().__init__()
@@ -348,11 +334,7 @@ class MixedLayers(nn.Module):
     def row_shares(
         self, mixed: Categories, rows: Tensor, categories: Tensor, near: Tensor
     ) -> Tensor:
-        """Return the distribution of each category in each component of a row. (B, K n, C, V + 1)
-
-        It is a mixture of the row's own value, of those of its neighbours, of all rows, and of a
-        uniform distribution.
-        """
+        """Return the distribution of each category in the components of rows. (B, K n, C, V + 1)"""
         batch, size, columns, values = mixed.one_hot.shape
         flat = mixed.one_hot.flatten(2)
         local = (near @ flat[:, None]).view(batch, self.kernels, size, columns, values)
@@ -379,10 +361,7 @@ class MixedLayers(nn.Module):
     def groups(
         self, found: Features, mixed: Categories, rows: Tensor, categories: Tensor, floor: Tensor
     ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """Return a component for each value of some categories, and its distributions.
-
-        Its location and shape are those of the rows with that value, as in discriminant analysis.
-        """
+        """Return a component for each value of some categories, of the rows with that value."""
         size, _, values = mixed.one_hot.shape[1:]
         pick = mixed.grouped  # (B, G)
         place = pick[:, None, :, None].expand(-1, size, -1, values)
@@ -457,12 +436,7 @@ def write_memory(
     counts: Tensor | None = None,
     target: int | None = None,
 ) -> Components:
-    """Return the components that a network writes for contexts (B, n, D) in standard units.
-
-    `codes` (B, n, C) are categories, -1 if missing, of columns with `counts` (B, C) values;
-    `target` is the column to be predicted, a category from D on. Tables without numbers have one
-    column of zeros.
-    """
+    """Return the components of contexts (B, n, D), codes (B, n, C) of `counts` (B, C) values."""
     if codes is None or counts is None:
         codes = torch.zeros(*context.shape[:2], 0, dtype=torch.long, device=context.device)
         counts = codes[:, 0]
@@ -473,11 +447,7 @@ def write_memory(
 
 
 def neighbourhood(near: Tensor, covariance: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the neighbours of rows look like: of rows (B, n, 2 K), of cells (B, n, D, 2 K).
-
-    `near` (B, K, n, n) are their weights, `covariance` (B, K, n, D, D) is theirs, and `away`
-    (B, K, n, D) is the way from their mean to the row.
-    """
+    """Return what the neighbours of rows look like: (B, n, 2 K), of their cells (B, n, D, 2 K)."""
     spread = 0.5 * (covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0) + 1e-4).log()
     count = -0.5 * near.square().sum(-1).log()  # the root of the number that matters
     of_row = torch.cat([count, spread.mean(-1)], 1).transpose(1, 2)

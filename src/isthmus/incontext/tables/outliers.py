@@ -262,10 +262,7 @@ class NeighbourKernels:
         return found, percentile
 
     def blame(self, rows: Array, own: NDArray[Any] | None = None) -> Array:
-        """Return by how many nats each column lowers the density of a row. (q, D + C)
-
-        It is the gain in log-density per cell if a row is scored without the column.
-        """
+        """Return by how many nats each column lowers the density of a row. (q, D + C)"""
         whole, gains = self.log_density(rows, own), np.zeros(rows.shape)
         for place in range(self.dim):
             part = rows.copy()
@@ -276,12 +273,9 @@ class NeighbourKernels:
 
 
 def percentiles(log_density: Array, usual: Array) -> Array:
-    """Return percentages of usual log-densities at or below others.
-
-    Below the lowest tenth the distribution is exponential, as log-densities in the tails of normal
-    and of heavy-tailed rows are, with the median of that tenth. So few rows are enough for
-    a small level, and outliers below one row in twenty change nothing.
-    """
+    """Return percentages of usual log-densities at or below others, with an exponential tail."""
+    # Tails of normal and of heavy-tailed log-densities are exponential. The median of the lowest
+    # tenth decides the rate, so that few rows are enough, and outliers below one in twenty are not.
     usual = np.sort(usual[np.isfinite(usual)])
     if not len(usual):
         return np.full(len(log_density), np.nan)

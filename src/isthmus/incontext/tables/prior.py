@@ -37,10 +37,8 @@ MOST_VALUES = 64
 class Batch(NamedTuple):
     """Tables of one shape: context rows and fresh rows, in units of the context's columns.
 
-    Numbers have mean 0 and standard deviation 1 over the observed cells of a column of the context,
-    and are NaN if missing; tables without numbers have a column of zeros. Categories are -1 if
-    missing; in fresh rows, V stands for a value that the context does not have, V being the largest
-    of `counts`.
+    Tables without numbers have a column of zeros. Missing numbers are NaN, and categories -1; the
+    largest of `counts` stands for a value that the context does not have.
     """
 
     context: NDArray[np.float32]  # (B, n, D)
@@ -53,10 +51,7 @@ class Batch(NamedTuple):
 def draw_batch(
     rng: Generator, tables: int, size: int, rows: int, numbers: int, missing: float = 0.0
 ) -> Batch:
-    """Draw tables of `size` context rows of numbers, and `rows` fresh rows of each.
-
-    Each cell of a context is missing with probability `missing`.
-    """
+    """Draw tables of `size` context rows of numbers, with gaps, and `rows` fresh rows of each."""
 
     def draw() -> Drawn:
         family = FAMILIES[rng.choice(list(FAMILIES), p=list(SHARES.values()))]

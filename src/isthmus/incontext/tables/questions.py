@@ -537,10 +537,7 @@ class ConditionedTable:
         return x.nan_to_num(nan=0.0), ~x.isnan()
 
     def _explained(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, Tensor, Tensor]:
-        """Return the frame, and its points with the values that the table has in constant columns.
-
-        Another value says nothing about the rest.
-        """
+        """Return a frame, and its points with the values of the table in constant columns."""
         x, seen = self._coded(frame)
         count, means = self.energy.n_numbers, self.energy.means
         x[:, :count] = torch.where((means == means[0]).all(0), means[0], x[:, :count])

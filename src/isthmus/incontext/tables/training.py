@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.incontext.config import CheckedFields
-from isthmus.incontext.loop import RunOptions, TrainingRecipe, run
+from isthmus.incontext.loop import TrainingRecipe, run
 from isthmus.incontext.storage import Row, Weights
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
@@ -189,11 +189,7 @@ class Task(NamedTuple):
 
 
 def loss_of(network: TableNetwork, task: Task, conditional: bool) -> Tensor:
-    """Return the mean negative log-density of fresh rows, divided by the root of D.
-
-    With `conditional`, that of the last column given the others is added, and counts most where
-    it is asked for.
-    """
+    """Return the mean loss of fresh rows, with that of the last column if `conditional`."""
     joint, last = task.log_probs(network)
     whole = -joint.mean() / math.sqrt(task.width)
     if not conditional or task.width == 1:
@@ -202,11 +198,7 @@ def loss_of(network: TableNetwork, task: Task, conditional: bool) -> Tensor:
 
 
 def held_out_score(mixed: bool) -> Callable[[Any], float]:
-    """Return the mean negative log-density of fresh rows, for each column, on fixed tables.
-
-    With categories, it is averaged with that of the last column given the others, where it is
-    asked for: a category, or a number.
-    """
+    """Return a function that scores a network on fixed tables, in nats for each column."""
     rng = np.random.default_rng(HELD_OUT_SEED)
     tasks = [Task.of(draw_batch(rng, HELD_OUT_TABLES, n, 128, D)) for D, n in HELD_OUT_SHAPES]
     for D, C, n in HELD_OUT_MIXED if mixed else ():
@@ -226,7 +218,7 @@ def held_out_score(mixed: bool) -> Callable[[Any], float]:
     return score
 
 
-class TableRecipe(TrainingRecipe):
+class _TableRecipe(TrainingRecipe):
     """Training of an :class:`ICLTables` by the likelihood of fresh rows."""
 
     def __init__(self, settings: TableTraining, init: ICLTables | None = None) -> None:
@@ -241,27 +233,22 @@ class TableRecipe(TrainingRecipe):
         self.average, self.passes = settings.average, settings.passes
 
     def new_network(self) -> nn.Module:
-        """Return the network with its first weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
             return TableNetwork(self.settings.model)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimiser of the network."""
         return torch.optim.AdamW(network.parameters(), weight_decay=self.settings.weight_decay)
 
     def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
-        """Return the loss of one pass."""
         device = next(network.parameters()).device
         task = self.settings.draw(update, part).to(device)
         return loss_of(cast(TableNetwork, network), task, self.settings.mixed > 0)
 
     def held_out(self) -> Callable[[Any], float]:
-        """Return the held-out score of a network."""
         return held_out_score(self.settings.mixed > 0)
 
     def finished(self, weights: Weights) -> ICLTables:
-        """Return the model with the given weights."""
         named = {f"network.{name}": value for name, value in weights.items()}
         return ICLTables.assembled(self.settings.model, named)
 
@@ -290,16 +277,10 @@ def train_tables(
     The other parameters are those of :func:`isthmus.incontext.train`; processes share the passes
     of an update (:meth:`TableTraining.on_devices`).
     """
-    recipe = TableRecipe(settings, init)
-    options = RunOptions(
-        devices=devices,
-        accelerator=accelerator,
-        fabric=fabric,
-        log_every=log_every,
-        evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every,
-        progress=progress,
+    recipe = _TableRecipe(settings, init)
+    weights, rows = run(
+        recipe, out, devices=devices, accelerator=accelerator, fabric=fabric, log_every=log_every,
+        evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, progress=progress,
         report=report,
-    )
-    weights, rows = run(recipe, out, options)
+    )  # fmt: skip
     return recipe.finished(weights), rows
