@@ -115,7 +115,13 @@ class Evaluation:
     def __str__(self) -> str:
         import pandas
 
-        errors = {"log Z": self.normalizer_error, **self.reference_error}
+        itself = {
+            f"NLL at T={self.temperature:.3g}": _cells(self.tempered),
+            "KL from truth": _cells(self.kl),
+            "KL of two orders": _cells(self.order),
+        }
+        for name, error in {"log Z": self.normalizer_error, **self.reference_error}.items():
+            itself[f"error of {name}"] = [f"{value:.1e}" for value in error.mean(1)]
         tables = {
             "Negative log-likelihood, nats ± standard error": {
                 name: _cells(scores) for name, scores in self.nll.items()
@@ -123,15 +129,7 @@ class Evaluation:
             "Model minus reference, paired over tasks (below 0: the model is better)": {
                 name: _cells(self.nll["model"] - self.nll[name]) for name in self.references
             },
-            "The model itself": {
-                f"NLL at T={self.temperature:.3g}": _cells(self.tempered),
-                "KL from truth": _cells(self.kl),
-                "KL of two orders": _cells(self.order),
-                **{
-                    f"error of {name}": [f"{value:.1e}" for value in error.mean(1)]
-                    for name, error in errors.items()
-                },
-            },
+            "The model itself": itself,
         }
         size = f"{self.tasks} tasks, {self.points} held-out points each, seed {self.seed}"
         columns = pandas.Index(self.contexts, name="n")
@@ -307,20 +305,17 @@ def _score_model(
     box: float,
 ) -> dict[str, np.ndarray]:
     """Return the arrays of :class:`Evaluation` for a few tasks, each (contexts, tasks, ...)."""
-    rows: list[dict[str, Tensor]] = []
-    probes = len(ranks)
+    rows, probes = [], len(ranks)
     truth = tasks.log_prob(points if grid is None else grid.nodes.expand(len(tasks), -1, -1))
     for size in sizes:
         context = sequence[:, :size]
         order = torch.zeros(probes, dtype=torch.float64)
         if grid is None:
             energy = model.condition(context)
-            normalizer = annealed_log_normalizer(
-                energy, scale=box / 2, batch=len(context), seed=size
-            )
-            nll = _scaled(energy, points).mean(1) + normalizer.value
-            unknown = torch.full((len(context), len(TEMPERATURES)), torch.nan, dtype=torch.float64)
-            row = {"nll": nll, "tempered": unknown, "normalizer_error": normalizer.error}
+            drawn = annealed_log_normalizer(energy, scale=box / 2, batch=len(context), seed=size)
+            nll = _scaled(energy, points).mean(1) + drawn.value
+            unknown = nll.new_full((len(context), len(TEMPERATURES)), torch.nan)
+            row = {"nll": nll, "tempered": unknown, "normalizer_error": drawn.error}
             row["kl"], order[:] = nll + truth.mean(1), torch.nan
         else:
             density = GridDensity(model, context, grid)
@@ -359,16 +354,13 @@ class GridDensity:
 
     def scores(self, points: Tensor) -> dict[str, Tensor]:
         """Return scores of points (B, M, D), at temperature 1 and at :data:`TEMPERATURES`."""
-        mean = _scaled(self.energy, points).mean(1)
+        nll, error = self.nll(points), self.log_normalizer.error
+        mean = nll - self.log_normalizer.value
         tempered = [
             mean / T + torch.logsumexp(self.log_values / T + self.grid.log_weights, dim=-1)
             for T in TEMPERATURES
         ]
-        return {
-            "nll": mean + self.log_normalizer.value,
-            "tempered": torch.stack(tempered, dim=1),
-            "normalizer_error": self.log_normalizer.error,
-        }
+        return {"nll": nll, "tempered": torch.stack(tempered, 1), "normalizer_error": error}
 
     def kl_from(self, log_prob: Tensor) -> Tensor:
         """Return the divergence of this density from another, given at the nodes (B, G): (B,)."""

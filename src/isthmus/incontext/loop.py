@@ -115,9 +115,9 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive(folder, folder / "model")
     with lock:
-        train = partial(_train, recipe, folder, _checkpoint_in(folder, recipe), **course)
+        train: Any = partial(_train, recipe, folder, _checkpoint_in(folder, recipe), **course)
         if fabric is not None:
-            return train(fabric)
+            return cast(tuple[Weights, list[Row]], train(fabric))
         try:
             from lightning_fabric import Fabric
         except ImportError:

@@ -36,8 +36,6 @@ ACTIVATIONS_PER_BLOCK = 960 * 512
 POINTS_PER_BLOCK = 1024
 # Lines of the grid that normalises an energy, from the centre of the box to its edge.
 LINES_PER_HALF_WIDTH = 45
-# Half the width of the region of a model without a box, in largest coordinates of the context.
-WIDER = 1.5
 
 
 class Block(nn.Module):
@@ -333,49 +331,33 @@ class ContextEnergy(Energy):
         return torch.cat(energies, dim=1).view(x.shape[:-1])
 
     def log_normalizer(self) -> Tensor:
-        """Return log Z by quadrature on a grid, in one or two dimensions.
-
-        The energy of a model without a box falls without bound in some direction, so that it has
-        no normaliser. It is then restricted to a cube about 0 with one and a half times the
-        largest coordinate of the context, with a warning.
+        """Return log Z by quadrature on a grid, of models with a box in one or two dimensions.
 
         It is computed once, without a graph: a scalar, or (B,) for a batch of contexts.
         """
+        config = self.model.config
+        if config.box is None:
+            raise UnknownNormalizerError(
+                "The model has no box, so that its energy falls without bound in some direction "
+                "and has no normaliser. Train a model with a box."
+            )
         if self.dim > 2:
             raise UnknownNormalizerError(
                 "The normaliser of an in-context energy is computed on a grid, in one or two "
                 f"dimensions, not in {self.dim}. Use isthmus.with_normalizer(energy), which "
-                "estimates it for one context by annealing; the model needs a box."
+                "estimates it for one context by annealing."
             )
         if self._log_normalizer is None:
             from isthmus.normalizer import Grid
 
-            half_width, lines = self._region()
-            grid = Grid.with_spacing(self.dim, 1.0, 1 / lines)
-            nodes = half_width[..., None, None] * grid.nodes
+            half_width = config.box + 5 * config.wall
+            grid = Grid.with_spacing(self.dim, half_width, config.box / LINES_PER_HALF_WIDTH)
+            shape = (*self.context.shape[:-2], *grid.nodes.shape)
             with torch.no_grad():
-                heights = -self._energy(nodes.to(self.context)).double().cpu()
-            found = grid.integrate(heights).value + self.dim * half_width.log()
+                heights = -self._energy(grid.nodes.to(self.context).expand(shape))
+            found = grid.integrate(heights.double().cpu()).value
             self._log_normalizer = found.to(self.context)
         return self._log_normalizer
-
-    def _region(self) -> tuple[Tensor, float]:
-        """Return half the width of each context's cube, () or (B,), and lines to its edge."""
-        batch, box = self.context.shape[:-2], self.model.config.box
-        if box is not None:
-            half_width = torch.full(batch, box + 5 * self.model.config.wall, dtype=torch.float64)
-            return half_width, LINES_PER_HALF_WIDTH * float(half_width.flatten()[0]) / box
-        default = torch.full((*batch, 1), 1e-6, dtype=torch.float64)
-        sizes = self.context.detach().double().cpu().abs().flatten(len(batch))
-        farthest = torch.cat([sizes, default], -1).amax(-1)
-        half_width = WIDER * torch.where(farthest > 1e-6, farthest, 2 * self.model.config.scale)
-        warnings.warn(
-            "The model has no box, so that its energy has no normaliser over the whole space. "
-            f"log_prob is that of points with coordinates within ±{float(half_width.amax()):.4g}.",
-            UserWarning,
-            stacklevel=4,
-        )
-        return half_width, LINES_PER_HALF_WIDTH
 
     def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         if seen is not None or self.context.ndim == 2:

@@ -122,12 +122,11 @@ def draw(
     Tensor (n, D)
         An array if the context was given as one.
     """
-    steps = as_count(steps, "steps")
     generator = generator_for(seed, energy.context.device)
+    options: Any = {"seed": generator, "burn_in": as_count(steps, "steps") - 1, "thin": 1}
     starts = starting_points(energy, n, seed=generator)
     chain = MALA(step_size=0.05) if sampler is None else sampler
-    options: Any = {"seed": generator, "burn_in": steps - 1, "thin": 1, "progress": progress}
-    drawn = sample(energy, n, chain, init=starts, **options)
+    drawn = sample(energy, n, chain, init=starts, progress=progress, **options)
     return draws_as_given(drawn, energy, None)
 
 
@@ -144,10 +143,11 @@ def starting_points(energy: ContextEnergy, n: int, *, seed: int | torch.Generato
         )
     generator = generator_for(seed, context.device)
     trials = max(FEWEST_TRIALS, TRIALS_PER_POINT * n)
-    box, wall = energy.model.config.box, energy.model.config.wall
-    reach = MARGIN * max(1.0, float(context.abs().max()) if len(context) else 0.0)
-    if box is not None:
-        reach = box + WALLS * wall
+    config = energy.model.config
+    if config.box is not None:
+        reach = config.box + WALLS * config.wall
+    else:
+        reach = MARGIN * max(1.0, *context.abs().flatten().tolist())
     options: Any = {"generator": generator, "dtype": context.dtype, "device": context.device}
     points = (2 * torch.rand((trials, energy.dim), **options) - 1) * reach
     log_proposal = context.new_full((trials,), -energy.dim * math.log(2 * reach))

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from isthmus.errors import ShapeError
 from isthmus.incontext.model import pretrained
-from isthmus.incontext.tables.model import FEWEST_ROWS, Array, ICLTables, as_numbers
+from isthmus.incontext.tables.model import FEWEST_ROWS, ICLTables, as_numbers
 from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores
-from isthmus.incontext.tables.questions import ConditionedTable, read_frame, read_numbers
+from isthmus.incontext.tables.questions import read_frame, read_numbers
 from isthmus.tables.encoding import is_mixed
 from isthmus.validation import as_count, as_number, as_seed, require_kind
 
@@ -57,31 +54,15 @@ def score_rows(
     """
     level = as_number(level, "level", above=0, below=100)
     draws, seed, reader = as_count(draws, "draws"), as_seed(seed), reader_of(model)
-    if rows is not None and _fits(reader, X):
-        table = _conditioned(reader, X)
-        rows = rows if is_mixed(X) else _rows_like(X, rows)
-        return table.outliers(rows, level, draws=draws, seed=seed)
-    return NeighbourKernels(X).outliers(rows, level)
-
-
-def _fits(reader: ICLTables, X: Any) -> bool:
-    """Return True for a table that the in-context density reads."""
-    shape = X.shape if is_mixed(X) else as_numbers(X).shape
-    few = len(shape) != 2 or shape[1] <= reader.config.max_columns
-    return few and shape[0] >= FEWEST_ROWS
-
-
-def _conditioned(reader: ICLTables, X: Any) -> ConditionedTable:
-    if is_mixed(X):
-        return read_frame(reader, X)
-    return read_numbers(reader, as_numbers(X), getattr(X, "columns", None))
-
-
-def _rows_like(X: Any, rows: Any) -> Array:
-    found, width = as_numbers(rows), np.shape(X)[-1]
-    if found.ndim != 2 or found.shape[1] != width:
-        raise ShapeError(f"rows must be (m, {width}) as X, not {found.shape}.")
-    return found
+    mixed = is_mixed(X)
+    table = X if mixed else as_numbers(X)
+    fits = len(table.shape) == 2 and table.shape[1] <= reader.config.max_columns
+    if rows is None or not fits or len(table) < FEWEST_ROWS:
+        return NeighbourKernels(X).outliers(rows, level)
+    if mixed:
+        return read_frame(reader, X).outliers(rows, level, draws=draws, seed=seed)
+    density = read_numbers(reader, table, getattr(X, "columns", None))
+    return density.outliers(as_numbers(rows), level, draws=draws, seed=seed)
 
 
 def reader_of(model: str | Path | ICLTables) -> ICLTables:

@@ -149,8 +149,9 @@ class NeighbourKernels:
         """Return numbers, then codes of categories. (n, D + C)"""
         if self.coding is None:
             cells = as_numbers(X, "X")
-            if cells.ndim != 2 or 0 in cells.shape:
-                raise ShapeError(f"X must be a table of shape (n, D), not {cells.shape}.")
+            width = vars(self).get("dim", "D")
+            if cells.ndim != 2 or 0 in cells.shape or width not in ("D", cells.shape[1]):
+                raise ShapeError(f"Rows must be a table of shape (n, {width}), not {cells.shape}.")
         else:
             frame, names = as_frame(X), self.names or []
             if missing := [name for name in names if name not in getattr(frame, "columns", [])]:
@@ -160,13 +161,6 @@ class NeighbourKernels:
         if np.isinf(cells).any():
             raise InvalidInputError("X has infinite values. Mark missing cells with NaN.")
         return cells
-
-    def read(self, rows: Any) -> Array:
-        """Return rows of the same columns, with numbers in standard units."""
-        cells = self._read(rows)
-        if cells.shape[1] != self.dim:
-            raise ShapeError(f"rows must be (m, {self.dim}) as X, not {np.shape(rows)}.")
-        return self._standard(cells)
 
     def _standard(self, cells: Array) -> Array:
         numbers = (cells[:, : self.numbers] - self.centre) / self.scale
@@ -187,18 +181,14 @@ class NeighbourKernels:
         squares = np.square(rows) @ own.T - 2 * rows @ memories.T + known @ np.square(memories).T
         return np.maximum(squares, 0), known @ own.T, np.square(rows) @ (~own).T
 
-    def _same(self, column: Array, place: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return where categories (q, 1) are those of the table, and where both are known."""
-        own = self.rows[:, place]
-        return column == own, ~np.isnan(column) & ~np.isnan(own)
-
     def _distances(self, rows: Array) -> Array:
         """Return squared distances to the rows of the table, as if all columns were known."""
         squares, both, _ = self._squares(rows)
         for place, share in enumerate(self.shares, self.numbers):
-            same, known = self._same(rows[:, place, None], place)
+            column, own = rows[:, place, None], self.rows[:, place]
+            known = ~np.isnan(column) & ~np.isnan(own)
             apart = 2 / max(1 - float(np.square(share).sum()), 1e-3)
-            squares += apart * (known & ~same)
+            squares += apart * (known & (column != own))
             both = both + known
         return np.where(both > 0, squares * self.dim / np.maximum(both, 1), np.inf)
 
@@ -208,12 +198,10 @@ class NeighbourKernels:
         logits = -0.5 * (squares / self.widths**2 + others) - both * np.log(self.widths)
         kept = 1 / (1 + self.widths**2)
         for place, share in enumerate(self.shares, self.numbers):
-            column = rows[:, place, None]
+            column, own = rows[:, place, None], self.rows[:, place]
             code = np.nan_to_num(column, nan=len(share)).astype(int)
-            usual = np.where(code < len(share), share[np.minimum(code, len(share) - 1)], 0.0)
-            usual = np.where(usual > 0, usual, share.min())
-            same, known = self._same(column, place)
-            chance = np.where(known, kept * same + (1 - kept) * usual, usual)
+            usual = np.append(share, share.min())[np.minimum(code, len(share))]  # the last is new
+            chance = np.where(np.isnan(own), usual, kept * (column == own) + (1 - kept) * usual)
             logits += np.where(np.isnan(column), 0.0, np.log(chance))
         return np.asarray(logits)
 
@@ -232,7 +220,7 @@ class NeighbourKernels:
     def outliers(self, X: Any, level: float) -> RowScores:
         """Return scores of new rows or, if X is None, of those of the table without themselves."""
         own = np.arange(len(self.rows)) if X is None else None
-        rows = self.rows if X is None else self.read(X)
+        rows = self.rows if X is None else self._standard(self._read(X))
         log_density, percentile = self.scored(rows, own)
         outlier = percentile < level
         odd = np.flatnonzero(outlier)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,57 +43,67 @@ MOST_STEPS, TOLERANCE = 60, 1e-7
 FARTHEST = 1e100
 
 
+class Column(NamedTuple):
+    """A column of a table, and where it is in the density: numbers first, then categories."""
+
+    kind: str
+    at: int
+    dtype: Any
+    values: list[Any] | None = None  # of a category
+    decimals: int | None = None  # of a number
+
+
 def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTable:
     """Return what a model reads of a data frame."""
     require("pandas")
     is_mixed(X)  # refuses columns of one name
     frame = as_frame(X)
-    columns, coding = tuple(frame.columns), Coding.of(frame, MOST_VALUES)
+    coding = Coding.of(frame, MOST_VALUES)
     for place in coding.categories:
         distinct = frame.iloc[:, place].nunique()
         if distinct > max(MOST_VALUES, len(frame) / 2):
             raise InvalidInputError(
-                f"Column {columns[place]!r} holds text, or other values than numbers and times, "
-                f"that hardly repeats ({distinct} values). Leave it out."
+                f"Column {frame.columns[place]!r} holds text, or other values than numbers and "
+                f"times, that hardly repeats ({distinct} values). Leave it out."
             )
-    order, asked = _order(coding), None
+    order = sorted(range(frame.shape[1]), key=lambda place: place in coding.categories)
+    columns = {
+        name: Column(
+            kind, order.index(place), frame.dtypes.iloc[place], coding.categories.get(place)
+        )
+        for place, (name, kind) in enumerate(zip(frame.columns, coding.kinds, strict=True))
+    }
     if target is not None:
         _require_column(target, columns)
-        asked = order.index(columns.index(target))
+        target = columns[target].at
     numbers, codes = coding.codes(frame)
-    names = [columns[place] for place in order]
+    names = [frame.columns[place] for place in order]
     # Times count from the first one, as nothing depends on 1970.
     times = [coding.kinds[place] == "time" for place in order[: numbers.shape[1]]]
     first = np.where(times, np.nanmin(numbers, 0, initial=np.inf), 0.0)
     origin = np.where(np.isfinite(first), first, 0.0)
-    energy = reader.density_of(numbers, codes.astype(np.int64), names, asked, origin)
-    return _conditioned(energy, coding, columns, tuple(frame.dtypes), numbers)
+    energy = reader.density_of(numbers, codes.astype(np.int64), names, target, origin)
+    return _conditioned(energy, columns, numbers)
 
 
 def read_numbers(reader: ICLTables, table: Array, names: Any = None) -> ConditionedTable:
     """Return what a model reads of numbers (n, D), which needs no pandas."""
-    columns = tuple(range(table.shape[1]) if names is None else names)
-    coding = Coding(("number",) * len(columns))
-    dtypes = (np.dtype(np.float64),) * len(columns)
-    return _conditioned(reader.condition(table), coding, columns, dtypes, table)
+    names = range(table.shape[1]) if names is None else names
+    columns = {name: Column("number", at, np.dtype(np.float64)) for at, name in enumerate(names)}
+    return _conditioned(reader.condition(table), columns, table)
 
 
-def _conditioned(
-    energy: Any, coding: Coding, columns: Any, dtypes: Any, numbers: Array
-) -> ConditionedTable:
+def _conditioned(energy: Any, columns: dict[Any, Column], numbers: Array) -> ConditionedTable:
     energy.returns_arrays = True
-    decimals: list[int | None] = [None] * len(columns)
-    for place, column in zip(_order(coding), numbers.T, strict=False):
-        decimals[place] = count_decimals(column[~np.isnan(column)])
-    return ConditionedTable(energy, coding, columns, dtypes, tuple(decimals))
+    for name, each in columns.items():
+        if each.values is None:
+            known = numbers[:, each.at]
+            decimals = count_decimals(known[~np.isnan(known)])
+            columns[name] = each._replace(decimals=decimals)
+    return ConditionedTable(energy, columns)
 
 
-def _order(coding: Coding) -> list[int]:
-    """Return the places of the columns of the density: numbers, then categories."""
-    return sorted(range(len(coding.kinds)), key=lambda place: coding.kinds[place] == "category")
-
-
-def _require_column(column: Any, columns: tuple[Any, ...]) -> None:
+def _require_column(column: Any, columns: Iterable[Any]) -> None:
     if not isinstance(column, Hashable) or column not in columns:
         names = listed(list(map(str, columns)))
         raise InvalidInputError(f"The table has no column {column!r}; it has {names}.")
@@ -189,25 +199,22 @@ class ConditionedTable:
     """
 
     def __init__(
-        self,
-        energy: StudentMixture | TableMixture,
-        coding: Coding,
-        columns: tuple[Any, ...],
-        dtypes: tuple[Any, ...],
-        decimals: tuple[int | None, ...],
+        self, energy: StudentMixture | TableMixture, columns: Mapping[Any, Column]
     ) -> None:
-        self.energy, self.columns = energy, columns
-        self._coding, self._dtypes, self._decimals = coding, dtypes, decimals
-        # Where each column is in the density.
-        self._at = np.argsort(_order(coding)).tolist()
+        self.energy, self._columns = energy, columns
 
     def __repr__(self) -> str:
         return f"ConditionedTable({listed(list(map(str, self.columns)), 6)})"
 
     @property
+    def columns(self) -> tuple[Any, ...]:
+        """Names of the columns."""
+        return tuple(self._columns)
+
+    @property
     def categories(self) -> dict[Any, list[Any]]:
         """Values of each category."""
-        return {self.columns[place]: each for place, each in self._coding.categories.items()}
+        return {name: each.values for name, each in self._columns.items() if each.values}
 
     def log_prob(self, rows: Any) -> Array:
         """Return the log-density of the known cells of each row, 0 if there is none. (m,)"""
@@ -223,15 +230,13 @@ class ConditionedTable:
         energy = self.energy
         if bool(seen.any()):
             energy = energy.condition(torch.where(seen[0], x[0], torch.nan))
-        keep = [place for place, at in enumerate(self._at) if not seen[0, at]]
-        old = self._coding.categories
-        categories = {new: old[place] for new, place in enumerate(keep) if place in old}
-        kinds = tuple(self._coding.kinds[place] for place in keep)
-        lists = self.columns, self._dtypes, self._decimals
-        parts = (tuple(each[place] for place in keep) for each in lists)
-        return ConditionedTable(
-            energy, replace(self._coding, kinds=kinds, categories=categories), *parts
-        )
+        places = (~seen[0]).cumsum(0) - 1
+        left = {
+            name: each._replace(at=int(places[each.at]))
+            for name, each in self._columns.items()
+            if not seen[0, each.at]
+        }
+        return ConditionedTable(energy, left)
 
     def predict(self, column: Any, rows: Any = None) -> pd.DataFrame | pd.Series:
         """Return the probabilities of a category, or the mean of a number, given other columns.
@@ -251,15 +256,15 @@ class ConditionedTable:
         """
         import pandas as pd
 
-        place, x, seen, index = self._asked(column, rows)
-        if self._coding.kinds[place] == "category":
-            values = pd.Index(self._coding.categories[place], name=column)
-            return pd.DataFrame(self._shares(place, x, seen), columns=values, index=index)
+        asked, x, seen, index = self._asked(column, rows)
+        if asked.values is not None:
+            values = pd.Index(asked.values, name=column)
+            return pd.DataFrame(self._shares(asked, x, seen), columns=values, index=index)
         mean = self._by_line(
-            place, x, seen, lambda line, _: (line.log_weights.exp() * line.centres).sum(1)
+            asked, x, seen, lambda line, _: (line.log_weights.exp() * line.centres).sum(1)
         )
-        if self._coding.kinds[place] == "time":
-            return self._as_column(place, mean).set_axis(index).rename(column)
+        if asked.kind == "time":
+            return _typed(asked, mean).set_axis(index).rename(column)
         return pd.Series(mean, index=index, name=column)
 
     def quantile(self, column: Any, q: Any, rows: Any = None) -> NDArray[Any]:
@@ -269,10 +274,16 @@ class ConditionedTable:
         parameters are those of :meth:`predict`.
         """
         levels = probabilities(q)
-        place, x, seen, _ = self._number(column, rows)
+        asked, x, seen = self._number(column, rows)
         flat = levels.reshape(-1)
-        found = self._by_line(place, x, seen, lambda line, _: _quantiles(line, flat), len(flat))
-        return self._as_values(place, found.reshape(len(x), *levels.shape))
+        found = self._by_line(asked, x, seen, lambda line, _: _quantiles(line, flat), len(flat))
+        zone, shape = getattr(asked.dtype, "tz", None), (len(x), *levels.shape)
+        if asked.kind != "time" or zone is None:
+            return (stamps(found) if asked.kind == "time" else found).reshape(shape)
+        import pandas as pd
+
+        utc = pd.Series(stamps(found.reshape(-1))).dt.tz_localize("UTC")
+        return utc.dt.tz_convert(zone).to_numpy().reshape(shape)
 
     def interval(self, column: Any, level: float = 0.9, rows: Any = None) -> tuple[Any, Any]:
         """Return the ends, (m,) each, of the central interval with the probability `level`."""
@@ -282,14 +293,13 @@ class ConditionedTable:
 
     def cdf(self, column: Any, value: Any, rows: Any = None) -> Array:
         """Return the probability that a number is at most `value`, one or (m,). -> (m,)"""
-        place, x, seen, _ = self._number(column, rows)
-        kind = self._coding.kinds[place]
+        asked, x, seen = self._number(column, rows)
         try:
-            times = kind == "time"
+            times = asked.kind == "time"
             points = seconds(np.atleast_1d(value)) if times else as_array(value, "value")
             points = np.broadcast_to(points, (len(x),))
         except (TypeError, ValueError):
-            words = f"value must be one {kind}, or one for each of the {len(x)} rows."
+            words = f"value must be one {asked.kind}, or one for each of the {len(x)} rows."
             raise InvalidInputError(words) from None
 
         def below(line: LineAt, chosen: Array) -> Array:
@@ -297,7 +307,7 @@ class ConditionedTable:
             found = special.stdtr(dof, (points[chosen, None] - centres) / scales)
             return np.asarray((np.exp(weights) * found).sum(1))
 
-        return self._by_line(place, x, seen, below)
+        return self._by_line(asked, x, seen, below)
 
     def fill(self, rows: Any) -> pd.DataFrame:
         """Return rows with gaps filled: the mean of a number, the most probable category."""
@@ -305,31 +315,31 @@ class ConditionedTable:
 
         frame, x, seen = self._explained(self._frame(rows))
         filled, result = self.energy._conditional_mean(x, seen), frame.copy()
-        for place, (kind, at) in enumerate(zip(self._coding.kinds, self._at, strict=True)):
-            gaps = ~seen[:, at].numpy()
+        for name, each in self._columns.items():
+            gaps = ~seen[:, each.at].numpy()
             if not gaps.any():
                 continue
-            if kind == "category":
-                best = self._shares(place, x, seen).argmax(1)[gaps]
-                values: Any = np.array(self._coding.categories[place], dtype=object)[best]
+            if each.values is not None:
+                best = self._shares(each, x, seen).argmax(1)[gaps]
+                values: Any = np.array(each.values, dtype=object)[best]
             else:
-                values = filled[:, at].numpy()[gaps]
+                values = filled[:, each.at].numpy()[gaps]
             if gaps.all():
-                result.isetitem(place, self._as_column(place, values).set_axis(frame.index))
+                result[name] = _typed(each, values).set_axis(frame.index)
                 continue
-            if kind == "time":
-                values = self._as_column(place, values).to_numpy()
-            elif self._dtypes[place].kind in "iu":
+            if each.kind == "time":
+                values = _typed(each, values).to_numpy()
+            elif each.dtype.kind in "iu":
                 values = np.round(values)
-            column = frame.iloc[:, place].copy()
-            if kind == "category" and column.dtype.kind in "iuf":
+            column = frame[name].copy()
+            if each.kind == "category" and column.dtype.kind in "iuf":
                 column = column.astype(object)  # numbers that are given for a category
             if isinstance(column.dtype, pd.CategoricalDtype):
                 column = column.cat.add_categories(set(values) - set(column.cat.categories))
-            if column.dtype.kind in "iu" and self._dtypes[place].kind not in "iu":
+            if column.dtype.kind in "iu" and each.dtype.kind not in "iu":
                 column = column.astype(np.float64)  # whole numbers with gaps, of a column of others
             column[gaps] = values
-            result.isetitem(place, column.infer_objects())
+            result[name] = column.infer_objects()
         return result
 
     def sample(self, n: int, given: Mapping[Any, Any] | None = None, seed: int = 0) -> pd.DataFrame:
@@ -344,21 +354,19 @@ class ConditionedTable:
         part = self.conditional(known) if known else self
         drawn = part._known_values()._sample(n, seed).numpy()
         columns: dict[Any, Any] = {}
-        for place, name in enumerate(part.columns):
-            values: Any = drawn[:, part._at[place]]
-            if part._coding.kinds[place] == "category":
-                labels = pd.Series(part._coding.categories[place], dtype=object)
-                values = labels.iloc[values.astype(int)].to_numpy()
-            else:
-                decimals = part._decimals[place]
-                values = values if decimals is None else np.round(values, decimals)
-            columns[name] = part._as_column(place, values)
+        for name, each in part._columns.items():
+            values: Any = drawn[:, each.at]
+            if each.values is not None:
+                values = pd.Series(each.values, dtype=object).iloc[values.astype(int)].to_numpy()
+            elif each.decimals is not None:
+                values = np.round(values, each.decimals)
+            columns[name] = _typed(each, values)
         for name, value in known.items():
-            place, columns[name] = self.columns.index(name), pd.Series([value] * n)
-            if self._coding.kinds[place] == "time":
-                columns[name] = self._as_column(place, seconds([value] * n))
-            if self._coding.kinds[place] == "number":
-                typed = pd.to_numeric(columns[name]).astype(self._dtypes[place])
+            each, columns[name] = self._columns[name], pd.Series([value] * n)
+            if each.kind == "time":
+                columns[name] = _typed(each, seconds([value] * n))
+            if each.kind == "number":
+                typed = pd.to_numeric(columns[name]).astype(each.dtype)
                 columns[name] = typed if bool((typed == value).all()) else columns[name]
         return pd.DataFrame({name: columns[name] for name in self.columns})
 
@@ -425,14 +433,14 @@ class ConditionedTable:
     def _surprises(self, x: Tensor, seen: Tensor) -> Array:
         """Return -log p of each cell given the others, in standard units. (q, columns)"""
         whole, gains = self.energy._log_prob(x, seen), np.zeros((len(x), len(self.columns)))
-        for place, (kind, at) in enumerate(zip(self._coding.kinds, self._at, strict=True)):
+        for place, each in enumerate(self._columns.values()):
             mask, unit = seen.clone(), 1.0
-            mask[:, at] = False
-            if kind != "category" and len(x):
-                low, high = self.energy._line(at).ppf(np.array([0.16, 0.84]))
+            mask[:, each.at] = False
+            if each.values is None and len(x):
+                low, high = self.energy._line(each.at).ppf(np.array([0.16, 0.84]))
                 unit = 0.5 * (high - low)
             more = (self.energy._log_prob(x, mask) - whole).numpy()
-            gains[:, place] = np.where(seen[:, at].numpy(), more - np.log(unit), 0.0)
+            gains[:, place] = np.where(seen[:, each.at].numpy(), more - np.log(unit), 0.0)
         return gains
 
     def _known_values(self) -> TableMixture | StudentMixture:
@@ -441,65 +449,43 @@ class ConditionedTable:
         if not energy.n_values:
             return energy
         logs = energy.log_mixing_weights
-        for each, values in zip(energy.shares, self._coding.categories.values(), strict=True):
+        for each, values in zip(energy.shares, self.categories.values(), strict=True):
             kept = torch.where(torch.arange(each.shape[1]) < len(values), each, 0.0)
             total = kept.sum(1, keepdim=True)
             shares.append(kept / total.clamp(min=1e-300))
             logs = logs + total[:, 0].log()
         return TableMixture(energy.means, shares, energy.scale_trils, energy.dof, logs)
 
-    def _shares(self, place: int, x: Tensor, seen: Tensor) -> Array:
+    def _shares(self, column: Column, x: Tensor, seen: Tensor) -> Array:
         """Return probabilities of a category among the values that the table has. (q, V)"""
-        found = self.energy._values_given(x, seen, self._at[place] - self.energy.n_numbers)
-        shares: Array = found[:, : len(self._coding.categories[place])].numpy()
+        found = self.energy._values_given(x, seen, column.at - self.energy.n_numbers)
+        shares: Array = found[:, : len(column.values or [])].numpy()
         return shares / shares.sum(1, keepdims=True)
 
-    def _asked(self, column: Any, rows: Any) -> tuple[int, Tensor, Tensor, Any]:
-        """Return the place of a column, and the rows that it is asked for."""
-        _require_column(column, self.columns)
-        place = self.columns.index(column)
+    def _asked(self, column: Any, rows: Any) -> tuple[Column, Tensor, Tensor, Any]:
+        """Return a column, and the rows that it is asked for, with their index."""
+        _require_column(column, self._columns)
         frame, x, seen = self._explained(self._frame({} if rows is None else rows, column))
-        seen[:, self._at[place]] = False
-        return place, x, seen, frame.index
+        seen[:, self._columns[column].at] = False
+        return self._columns[column], x, seen, frame.index
 
-    def _number(self, column: Any, rows: Any) -> tuple[int, Tensor, Tensor, Any]:
-        found = self._asked(column, rows)
-        if self._coding.kinds[found[0]] == "category":
+    def _number(self, column: Any, rows: Any) -> tuple[Column, Tensor, Tensor]:
+        asked, x, seen, _ = self._asked(column, rows)
+        if asked.values is not None:
             raise InvalidInputError(f"{column!r} is a category, which has probabilities: predict.")
-        return found
+        return asked, x, seen
 
-    def _by_line(self, place: int, x: Tensor, seen: Tensor, function: Any, *shape: int) -> Array:
+    def _by_line(
+        self, column: Column, x: Tensor, seen: Tensor, function: Any, *shape: int
+    ) -> Array:
         """Return a function of a number given the rest of each row, and of which rows. (q, ...)"""
         found, numbers = np.empty((len(x), *shape)), seen[:, : self.energy.n_numbers]
         width = max(1, BLOCK_ENTRIES // (self.energy.n_memories * numbers.shape[1]))
         for chosen, _ in patterns(numbers):
             for rows in chosen.nonzero()[:, 0].split(width):
-                line = self.energy._line_given(x[rows], seen[rows], self._at[place])
+                line = self.energy._line_given(x[rows], seen[rows], column.at)
                 found[rows.numpy()] = function(line, rows.numpy())
         return found
-
-    def _as_values(self, place: int, numbers: Array) -> Any:
-        """Return numbers of a column as it holds them: times as times, in its time zone."""
-        if self._coding.kinds[place] != "time":
-            return numbers
-        zone = getattr(self._dtypes[place], "tz", None)
-        if zone is None:
-            return stamps(numbers)
-        import pandas as pd
-
-        utc = pd.Series(stamps(numbers.reshape(-1))).dt.tz_localize("UTC")
-        return utc.dt.tz_convert(zone).to_numpy().reshape(numbers.shape)
-
-    def _as_column(self, place: int, values: Any) -> pd.Series:
-        """Return values as a column of the type that the table has."""
-        import pandas as pd
-
-        dtype = self._dtypes[place]
-        if self._coding.kinds[place] == "time":
-            return as_times(values, dtype)
-        if self._coding.kinds[place] == "number" and dtype.kind in "iu":
-            values = as_integers(values, dtype)
-        return pd.Series(values).astype(dtype)
 
     def _known(self, given: Any) -> dict[Any, Any]:
         """Return what is given of columns of the table, one value each, without gaps."""
@@ -518,7 +504,9 @@ class ConditionedTable:
     def _read(self, rows: Any) -> tuple[Tensor, Tensor]:
         """Return rows as points of the density, 0 where not known, and which cells are."""
         plain = (
-            isinstance(rows, np.ndarray) and rows.dtype.kind == "f" and not self._coding.is_mixed
+            isinstance(rows, np.ndarray)
+            and rows.dtype.kind == "f"
+            and all(each.kind == "number" for each in self._columns.values())
         )
         if plain and rows.shape[1:] == (len(self.columns),):  # without pandas
             return self._points(rows.astype(np.float64))
@@ -541,9 +529,9 @@ class ConditionedTable:
         x, seen = self._coded(frame)
         count, means = self.energy.n_numbers, self.energy.means
         x[:, :count] = torch.where((means == means[0]).all(0), means[0], x[:, :count])
-        for place, values in self._coding.categories.items():
-            if len(values) == 1:
-                x[:, self._at[place]] = 0.0
+        for each in self._columns.values():
+            if each.values is not None and len(each.values) == 1:
+                x[:, each.at] = 0.0
         return frame, x, seen
 
     def _frame(self, rows: Any, asked: Any = None) -> pd.DataFrame:
@@ -577,20 +565,31 @@ class ConditionedTable:
         import pandas as pd
 
         typed = frame.copy()
-        for place, kind in enumerate(self._coding.kinds):
-            if kind == "category":
-                continue
-            column = frame.iloc[:, place]
+        for name, each in self._columns.items():
             try:
-                if kind == "number":
-                    typed.isetitem(place, pd.to_numeric(column).astype(np.float64))
-                else:
-                    typed.isetitem(place, pd.to_datetime(column))
+                if each.kind == "number":
+                    typed[name] = pd.to_numeric(frame[name]).astype(np.float64)
+                elif each.kind == "time":
+                    typed[name] = pd.to_datetime(frame[name])
             except (TypeError, ValueError, OverflowError):
-                words = f"Column {self.columns[place]!r} holds {kind}s; the rows have other cells."
+                words = f"Column {name!r} holds {each.kind}s; the rows have other cells."
                 raise DtypeError(words) from None
-        numbers, codes = self._coding.codes(typed)
+        values = [each.values for each in self._columns.values()]
+        categories = {place: each for place, each in enumerate(values) if each is not None}
+        coding = Coding(tuple(each.kind for each in self._columns.values()), categories)
+        numbers, codes = coding.codes(typed)
         return self._points(np.concatenate([numbers, np.where(codes < 0, np.nan, codes)], 1))
+
+
+def _typed(column: Column, values: Any) -> pd.Series:
+    """Return values as a column of the type that the table has."""
+    import pandas as pd
+
+    if column.kind == "time":
+        return as_times(values, column.dtype)
+    if column.kind == "number" and column.dtype.kind in "iu":
+        values = as_integers(values, column.dtype)
+    return pd.Series(values).astype(column.dtype)
 
 
 def _quantiles(line: LineAt, levels: Array) -> Array:
