@@ -136,9 +136,9 @@ print(ist.complete(energy, [[8.0, np.nan], [2.0, np.nan]]).round(2))
 # %%
 # Layers of hopfield-layers
 # -------------------------
-# A checkpoint of ``hflayers.Hopfield(16, num_heads=4)`` without norms has the names below, and holds
-# the projections of states, stored patterns and values in one matrix. With one update, that layer
-# is multi-head attention, so PyTorch's own can check the result.
+# A checkpoint of ``hflayers.Hopfield(16, num_heads=4)`` without norms has the names below, and
+# holds the projections of states, stored patterns and values in one matrix. With one update, that
+# layer is multi-head attention, so PyTorch's own can check the result.
 
 torch.manual_seed(0)
 reference = nn.MultiheadAttention(16, 4, batch_first=True)
