@@ -184,4 +184,3 @@ def test_keys_and_queries_without_a_direction_are_harmless(randomize, draw):
     assert_close(torch.linalg.vector_norm(view.mean_direction, dim=-1)[0, 0, 3].item(), 1.0)
     assert view.mean_direction.sum(-1).abs().max() < 1e-12
     assert_equal(view.responsibilities(), own_weights(norm, attention, x))
-    assert view.sample(3).isfinite().all()

@@ -9,7 +9,7 @@ from sklearn.datasets import make_blobs
 import isthmus as ist
 from isthmus.capacity import basins, certify
 from isthmus.cluster import GaussianMeanShift
-from isthmus.dynamics.modes import MANY, find_modes
+from isthmus.dynamics.modes import find_modes
 
 SIGMA = 1.0
 
@@ -28,10 +28,9 @@ def shifted_blobs(n: int, shift: float, dtype: type) -> tuple[np.ndarray, np.nda
 CASES = [(1.7e9, np.float64), (1e4, np.float32), (1e5, np.float32), (1e6, np.float32)]
 
 
-@pytest.mark.parametrize("n", [200, MANY])
 @pytest.mark.parametrize(("shift", "dtype"), CASES)
-def test_modes_and_clusters_are_those_of_centred_data(n: int, shift: float, dtype: type) -> None:
-    far, near = shifted_blobs(n, shift, dtype)
+def test_modes_and_clusters_are_those_of_centred_data(shift: float, dtype: type) -> None:
+    far, near = shifted_blobs(200, shift, dtype)
     found = find_modes(ist.GaussianKDE(far, SIGMA), torch.from_numpy(far))
     expected = find_modes(ist.GaussianKDE(near, SIGMA), torch.from_numpy(near))
     assert_array_equal(found.labels, expected.labels)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import normalize
 
 from isthmus.attention.inspection import safe_softmax
-from isthmus.errors import InvalidInputError, OutsideSupportError, ShapeError
-from isthmus.memories.base import generator_for
+from isthmus.errors import OutsideSupportError, ShapeError
 from isthmus.printing import aligned
-from isthmus.special import log_vmf_normalizer, sample_vmf
-from isthmus.validation import as_count, as_points, require_kind
+from isthmus.special import log_vmf_normalizer
+from isthmus.validation import as_points, require_kind
 
 # Points this close to the sphere count as on it, for rounding.
 SLACK = 1e-4
@@ -154,36 +153,6 @@ class VMFMixture:
         found = torch.logsumexp(self.logits(points), -1)
         return torch.where(log_normalizer == -torch.inf, -torch.inf, found - log_normalizer)
 
-    @torch.no_grad()
-    def sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Draw unit vectors from each mixture, exactly: (n, B, H, D).
-
-        The shape is (n, B, H, S, D) where each query has its own mixture.
-        """
-        n = as_count(n, "n", at_least=0)
-        log_mixing = self.log_mixing
-        if bool((log_mixing == -torch.inf).all(-1).any()):
-            raise InvalidInputError(
-                "Some queries see no key, so they have no mixture to sample from. "
-                "Leave them out of the view, or let them see themselves."
-            )
-        generator = generator_for(seed, log_mixing.device)
-        shape = (*log_mixing.shape[:-1], n)
-        probabilities = log_mixing.double().exp().reshape(-1, log_mixing.shape[-1])
-        if n == 0:
-            return self.query_direction.new_zeros(0, *shape[:-1], self.dim)
-        chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)
-        chosen = chosen.reshape(shape)  # (B, H[, S], n)
-        concentration, coordinates = self.concentration, self.coordinates
-        if chosen.ndim > concentration.ndim:  # positions differ by the mask only
-            concentration, coordinates = concentration[:, :, None], coordinates[:, :, None]
-        kappa = torch.take_along_dim(concentration, chosen, -1)
-        places = torch.take_along_dim(coordinates, chosen[..., None], -2)
-        directions = self._directions(places, kappa)
-        flat = directions.reshape(-1, self.dim), kappa.reshape(-1)
-        drawn = _draw_about(*flat, self.centred, generator)
-        return drawn.reshape(directions.shape).movedim(-2, 0)
-
     def _per_query(self, values: Tensor) -> Tensor:
         """(B, H, [S,] T) -> (B, H, 1 or S, T)."""
         return values[..., None, :] if values.ndim == 3 else values
@@ -233,27 +202,6 @@ class VMFMixture:
             f"{self.query_direction.shape[-2]} queries, "
             f"on a sphere in {self.sphere_dim} dimensions)"
         )
-
-
-def _draw_about(
-    directions: Tensor, kappa: Tensor, centred: bool, generator: torch.Generator
-) -> Tensor:
-    """Draw one von Mises-Fisher point about each direction. (n, D), (n,) -> (n, D)."""
-    if centred:
-        # A reflection takes the vector of ones onto the first axis, and the sphere to the others.
-        root = math.sqrt(directions.shape[1])
-        mirror = directions.new_full((directions.shape[1],), 1 / root)
-        mirror[0] += 1
-        scaled = mirror / (1 + 1 / root)
-        inside = (directions - torch.outer(directions @ scaled, mirror))[:, 1:]
-        drawn = pad(_draw_about(inside, kappa, False, generator), (1, 0))
-        return drawn - torch.outer(drawn @ scaled, mirror)
-    if directions.shape[1] > 1:
-        return sample_vmf(directions, kappa, generator)
-    # The sphere is two points.
-    uniform = torch.rand(len(kappa), generator=generator, dtype=kappa.dtype, device=kappa.device)
-    stays = uniform < torch.sigmoid(2 * kappa)
-    return torch.where(stays[:, None], directions, -directions)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
