@@ -3,13 +3,12 @@
 from isthmus.paper.processes import Limits
 from isthmus.paper.study import methods as methods
 from isthmus.paper.study import settings as settings
-from isthmus.paper.study.comparison import Comparison, compare, distribution
+from isthmus.paper.study.comparison import Comparison
 from isthmus.paper.study.estimators import DPMeans, SahaClAM
 from isthmus.paper.study.figures import study_figures
 from isthmus.paper.study.methods import METHODS, Method, combinations
 from isthmus.paper.study.runner import Progress, Run, run, status
 from isthmus.paper.study.settings import QUICK, Settings
-from isthmus.paper.study.statistics import critical_difference, friedman, holm, mean_ranks, pairwise
 from isthmus.paper.study.store import Store
 from isthmus.paper.study.verdict import Claim, Report, make_report
 
@@ -28,14 +27,7 @@ __all__ = [
     "Settings",
     "Store",
     "combinations",
-    "compare",
-    "critical_difference",
-    "distribution",
-    "friedman",
-    "holm",
     "make_report",
-    "mean_ranks",
-    "pairwise",
     "run",
     "status",
     "study_figures",

@@ -62,7 +62,7 @@ def test_p_values_with_ties_and_zeros_are_those_of_all_signs(seed: int) -> None:
     assert pair.raw_p_value == pytest.approx(signed_rank_p_value(gaps), abs=1e-12)
 
 
-@pytest.mark.parametrize("datasets", [1, 2, 5, 6, 15, 50])
+@pytest.mark.parametrize("datasets", [1, 6, 15, 60])
 def test_p_values_without_ties_are_the_exact_ones_of_scipy(datasets: int) -> None:
     gaps = np.random.default_rng(datasets).normal(0.3, 1, datasets)
     pair = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"])[0]
@@ -72,13 +72,12 @@ def test_p_values_without_ties_are_the_exact_ones_of_scipy(datasets: int) -> Non
 
 
 @pytest.mark.parametrize("shift", [0.0, -0.03, 0.2])
-@pytest.mark.parametrize("datasets", [9, 60])
+@pytest.mark.parametrize("datasets", [9, 15])
 def test_equivalence_is_two_one_sided_tests_of_scipy(shift: float, datasets: int) -> None:
     gaps = np.random.default_rng(datasets).normal(shift, 0.03, datasets)
     pair = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"])[0]
-    method = "exact" if datasets <= 50 else "approx"
-    above = stats.wilcoxon(gaps + 0.05, alternative="greater", method=method).pvalue
-    below = stats.wilcoxon(gaps - 0.05, alternative="less", method=method).pvalue
+    above = stats.wilcoxon(gaps + 0.05, alternative="greater", method="exact").pvalue
+    below = stats.wilcoxon(gaps - 0.05, alternative="less", method="exact").pvalue
     assert pair.equivalence_p_value == pytest.approx(max(above, below))
     assert pair.reversed().equivalence_p_value == pair.equivalence_p_value
     wider = pairwise(np.column_stack([gaps, 0 * gaps]), ["a", "b"], margin=1.0)[0]
@@ -103,4 +102,4 @@ def test_competitive_is_equivalent_and_no_difference_is_not(
     pair = Pair("a", "b", 15, difference, p_value, not_worse_p_values=(0.0, equivalence))
     assert pair.verdict == verdict
     bare = Pair("a", "b", 15, difference, 0.5, margin=None, not_worse_p_values=(0.0, equivalence))
-    assert (bare.verdict, bare.wording) == ("undecided", "no difference shown")
+    assert bare.verdict == "undecided"

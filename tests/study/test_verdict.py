@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from isthmus.io.files import shipped
-from isthmus.paper.study.comparison import as_frame
+from isthmus.paper.study.comparison import as_frame, compare
 from isthmus.paper.study.figures import _outline, study_figures
 from isthmus.paper.study.methods import METRICS
 from isthmus.paper.study.statistics import mean_ranks, pairwise
-from isthmus.study import METHODS, Store, compare, make_report
+from isthmus.study import METHODS, Store, make_report
 
 GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
 OURS, THEIRS = "ClAM+ELBO (random start)", "ClAM (Saha et al.)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -71,15 +71,6 @@ def _cell(value: Any) -> str:
     return text if len(text) <= CELL_LENGTH else f"{text[: CELL_LENGTH - 1]}…"
 
 
-def distribution(
-    rows: Iterable[Row], metric: str, kind: Kind
-) -> dict[tuple[str, str], list[float]]:
-    """Return the scores of all fits of each (dataset, method), as violins show them."""
-    frame = as_frame(rows)
-    scored = frame[frame.kind == kind].dropna(subset=metric)
-    return {cell: fits.tolist() for cell, fits in scored.groupby(CELL, sort=False)[metric]}
-
-
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Scores of methods by one metric, their ranks, and tests. Prints as Markdown.
@@ -111,7 +102,7 @@ class Comparison:
         """The scores with the sign that makes higher better."""
         return -self.scores if self.metric in LOWER_IS_BETTER else self.scores
 
-    @property
+    @cached_property
     def ranked(self) -> DataFrame:
         """The scores of the datasets that ranks are over: all methods were run, one has a score."""
         return self.oriented[(self.fits > 0).all(axis=1) & self.scores.notna().any(axis=1)]
@@ -124,8 +115,6 @@ class Comparison:
     @cached_property
     def pairs(self) -> list[st.Pair]:
         """The comparison of each two methods."""
-        if len(self.methods) < 2:
-            return []
         if self.metric in BOUNDED:
             return st.pairwise(self.oriented, self.methods)
         # Differences of logarithms do not depend on units.
@@ -164,20 +153,20 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
-        test, counted = self.friedman, self.scores.loc[self.ranked.index]
+        counted = self.scores.loc[self.ranked.index]
         return {
             "question": self.kind,
             "metric": self.metric,
             "view": self.view,
             "datasets": list(self.scores.index),
             "methods": list(self.methods),
-            "scores": without_nan(self.scores.to_numpy().tolist()),
+            "scores": _without_nan(self.scores).to_numpy().tolist(),
             "fits": self.fits.to_numpy().tolist(),
             "not_ranked": self.left_out,
-            "means": without_nan(counted.mean().to_dict()),
+            "means": _without_nan(counted.mean()).to_dict(),
             "datasets_in_mean": counted.count().to_dict(),
             "mean_ranks": self.ranks,
-            "friedman": test and {"statistic": test.statistic, "p_value": test.p_value},
+            "friedman": self.friedman and self.friedman._asdict(),
             "critical_difference": self.critical_difference,
             "not_told_apart": [list(each) for each in self.groups],
             "pairs": [pair.as_dict() for pair in self.pairs],
@@ -187,45 +176,39 @@ class Comparison:
         cells = self.scores.astype(object).where(self.fits > 0, "not run")
         records = cells.rename_axis("dataset").reset_index().to_dict("records")
         lines = [f"{self.metric}, {self.kind}: {VIEWS[self.view]}\n\n{table(records)}"]
-        if not self.ranks:
+        test = self.friedman
+        if test is None:
             words = "there is only one method, or no dataset on which all methods were run."
             return f"{lines[0]}\n\nNothing to rank: {words}"
-        if self.metric in BOUNDED:  # means over other datasets cannot be compared
+        bounded = self.metric in BOUNDED
+        if bounded:  # means over other datasets cannot be compared
             means = self.scores.loc[self.ranked.index].mean(skipna=False)
-            shown = ("none" if np.isnan(mean) else f"{mean:.3f}" for mean in means)
-            lines.append(f"| **mean** | {' | '.join(shown)} |")
+            lines.append(f"| **mean** | {' | '.join(map(_cell, means))} |")
         ranks = (f"{rank:.2f}" for rank in self.ranks.values())
-        lines.append(f"| **mean rank** | {' | '.join(ranks)} |")
-        return "\n".join([*lines, "", *self._remarks()])
-
-    def _remarks(self) -> Iterator[str]:
-        test = self.friedman
-        assert test is not None
-        yield (
-            f"Friedman chi2 = {test.statistic:.2f}, p = {test.p_value:.2g} ({len(self.ranks)} "
-            f"methods, {len(self.ranked)} datasets): the methods "
-            f"{'differ' if test.p_value < st.LEVEL else 'do not differ significantly'}."
-        )
         together = "; ".join(", ".join(each) for each in self.groups) or "none"
-        yield (
-            f"Nemenyi's critical difference of mean ranks is {self.critical_difference:.2f}. "
-            f"Not significantly different: {together}."
-        )
         differing = [pair for pair in self.pairs if pair.p_value < st.LEVEL]
         differing = [pair if pair.difference > 0 else pair.reversed() for pair in differing]
-        different = "; ".join(
-            f"{pair.first} above {pair.second} (p = {pair.p_value:.2g})" for pair in differing
-        )
-        yield f"Pairs that differ (Wilcoxon, Holm): {different or 'none'}."
-        if self.metric in BOUNDED:
+        different = [f"{p.first} above {p.second} (p = {p.p_value:.2g})" for p in differing]
+        lines += [
+            f"| **mean rank** | {' | '.join(ranks)} |",
+            "",
+            f"Friedman chi2 = {test.statistic:.2f}, p = {test.p_value:.2g} ({len(self.ranks)} "
+            f"methods, {len(self.ranked)} datasets): the methods "
+            f"{'differ' if test.p_value < st.LEVEL else 'do not differ significantly'}.",
+            f"Nemenyi's critical difference of mean ranks is {self.critical_difference:.2f}. "
+            f"Not significantly different: {together}.",
+            f"Pairs that differ (Wilcoxon, Holm): {'; '.join(different) or 'none'}.",
+        ]
+        if bounded:
             equal = [f"{p.first} and {p.second}" for p in self.pairs if p.verdict == "competitive"]
-            yield (
+            lines.append(
                 f"Pairs that are equivalent within {st.MARGIN:g} (two one-sided tests): "
                 f"{'; '.join(equal) or 'none'}."
             )
         if self.left_out:
             names = ", ".join(self.left_out)
-            yield f"Not ranked, because a method was not run or none has a score: {names}."
+            lines.append(f"Not ranked, because a method was not run or none has a score: {names}.")
+        return "\n".join(lines)
 
 
 def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Comparison:
@@ -258,10 +241,6 @@ def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected
     return Comparison(metric, view, kind, scores, fits)
 
 
-def without_nan(values: Any) -> Any:
-    """Return nested lists and dicts with None in place of NaN, which JSON does not have."""
-    if isinstance(values, dict):
-        return {name: without_nan(value) for name, value in values.items()}
-    if isinstance(values, list):
-        return [without_nan(value) for value in values]
-    return None if values != values else values
+def _without_nan(values: Any) -> Any:
+    """Return a frame or a series with None in place of NaN, which JSON does not have."""
+    return values.astype(object).where(values.notna(), None)

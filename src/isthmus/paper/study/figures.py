@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -13,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
-from pandas import DataFrame
 
 from isthmus.figures.style import (
     CURVE,
@@ -28,10 +26,10 @@ from isthmus.figures.style import (
     note_at,
     styled,
 )
-from isthmus.paper.study.comparison import Comparison, distribution
+from isthmus.paper.study.comparison import Comparison
 from isthmus.paper.study.methods import BOUNDED, LABELLED, UNLABELLED, Kind
 from isthmus.paper.study.store import Row
-from isthmus.paper.study.verdict import make_report
+from isthmus.paper.study.verdict import Report, make_report
 
 QUESTIONS: dict[Kind, str] = {"K given": "given", "K unknown": "not given"}
 TITLES = {
@@ -75,14 +73,7 @@ def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> d
         for metrics, group in ((LABELLED, "labelled"), (UNLABELLED, "unlabelled")):
             name = f"violins-{kind.removeprefix('K ')}-{group}"
             if only is None or name in only:
-                drawn[name] = violins(
-                    Column(
-                        report.comparison(kind, metric),
-                        report.comparison(kind, metric, "oracle").scores,
-                        distribution(rows, metric, kind),
-                    )
-                    for metric in metrics
-                )
+                drawn[name] = violins(report, kind, metrics)
     ranked = {title: each for title, each in compared.items() if each.ranks}
     if ranked and (only is None or "critical-difference" in only):
         drawn["critical-difference"] = rank_diagrams(ranked)
@@ -197,21 +188,8 @@ def _draw_scores(axes: Axes, comparison: Comparison, datasets: Sequence[str]) ->
     axes.spines[:].set_visible(False)
 
 
-@dataclass(frozen=True, eq=False)
-class Column:
-    """A column of panels: the scores of selected fits, of the best and of all, by one metric."""
-
-    selected: Comparison
-    best: DataFrame
-    fits: Mapping[tuple[str, str], Sequence[float]]
-
-    def values(self, dataset: str, method: str) -> NDArray[np.float64]:
-        """Return the scores of all fits of a method."""
-        return np.asarray(self.fits.get((dataset, method), ()), dtype=np.float64)
-
-
 @styled
-def violins(columns: Iterable[Column]) -> Figure:
+def violins(report: Report, kind: Kind, metrics: Sequence[str]) -> Figure:
     """Draw the distribution of scores over all fits: datasets in rows, metrics in columns.
 
     A violin spans the fits of one method; its width is their density. Fewer than five fits are
@@ -219,30 +197,36 @@ def violins(columns: Iterable[Column]) -> Figure:
     method without any score. ``n/m`` below a method means that n of m fits have a score. Metrics
     without a common scale have a logarithmic axis for each dataset.
     """
-    columns = list(columns)
-    datasets, methods = columns[0].best.index, columns[0].best.columns
+    tried = report.comparison(kind, metrics[0]).fits
+    datasets, methods = tried.index, tried.columns
     figure = new_figure(1.15 + ROW_HEIGHT * len(datasets), gap=0.02)
-    grid = figure.subplots(len(datasets), len(columns), squeeze=False, sharex=True)
-    for place, column in enumerate(columns):
-        bounded = column.selected.metric in BOUNDED
-        for axes, dataset in zip(grid[:, place], datasets, strict=True):
-            _prepare(axes, column, datasets if bounded else [dataset], logarithmic=not bounded)
+    grid = figure.subplots(len(datasets), len(metrics), squeeze=False, sharex=True)
+    counts = []
+    for metric, column in zip(metrics, grid.T, strict=True):
+        bounded, fits = metric in BOUNDED, report.fits(kind, metric)
+        counts += [len(scores) for scores in fits.values()]
+        chosen, best = (report.comparison(kind, metric, v).scores for v in ("selected", "oracle"))
+        for axes, dataset in zip(column, datasets, strict=True):
+            shown = product(datasets if bounded else [dataset], methods)
+            values = np.concatenate([fits.get(cell, ()) for cell in shown])
+            _prepare(axes, values, not bounded)
+            axes.set(xlim=(-0.6, len(methods) - 0.4), xticks=[])
             for spot, method in enumerate(methods):
-                _draw_fits(axes, spot, column, dataset, method)
-        grid[0, place].set_title(TITLES[column.selected.metric])
+                cell = dataset, method
+                marks = best.loc[cell], chosen.loc[cell]
+                _draw_fits(axes, spot, fits.get(cell, np.empty(0)), tried.loc[cell], marks)
+        column[0].set_title(TITLES[metric])
     for axes, dataset in zip(grid[:, 0], datasets, strict=True):
         label = dataset.replace("_", "\n", 1).replace("_", " ")
         axes.set_ylabel(label, rotation=0, ha="right", va="center", color=INK, labelpad=6)
     figure.align_ylabels(grid[:, 0])
-    _add_legend(figure, columns, methods)
+    some_lack = sum(counts) < len(metrics) * tried.to_numpy().sum()
+    _add_legend(figure, methods, any(count < FEWEST for count in counts), some_lack)
     return figure
 
 
-def _prepare(axes: Axes, column: Column, datasets: Sequence[str], logarithmic: bool) -> None:
+def _prepare(axes: Axes, values: NDArray[np.float64], logarithmic: bool) -> None:
     """Set limits, ticks and grid of the axes, by the scores on some datasets."""
-    methods = column.best.columns
-    values = np.concatenate([column.values(*cell) for cell in product(datasets, methods)])
-    values = values[np.isfinite(values)]
     logarithmic = logarithmic and len(values) > 0 and values.min() > 0
     if logarithmic:
         axes.set_yscale("log")
@@ -257,23 +241,22 @@ def _prepare(axes: Axes, column: Column, datasets: Sequence[str], logarithmic: b
         axes.minorticks_off()
     else:
         axes.locator_params(axis="y", nbins=4)
-    axes.set(xlim=(-0.6, len(methods) - 0.4), xticks=[])
     axes.tick_params(length=2, pad=2, labelsize=8)
     axes.grid(axis="y", color=RULE, lw=0.6)
     axes.set_axisbelow(True)
     axes.spines["left"].set_visible(False)
 
 
-def _draw_fits(axes: Axes, spot: int, column: Column, dataset: str, method: str) -> None:
-    fits, colour = column.values(dataset, method), COLOURS[spot % len(COLOURS)]
-    attempts = column.selected.fits.loc[dataset, method]
-    if len(fits) < attempts:
-        edge = axes.get_xaxis_transform()
+def _draw_fits(
+    axes: Axes, spot: int, fits: NDArray[np.float64], tried: int, marks: tuple[float, float]
+) -> None:
+    """Draw the scores of a method and those of its best and its selected fit."""
+    colour, edge = COLOURS[spot % len(COLOURS)], axes.get_xaxis_transform()
+    if len(fits) < tried:
         look: dict[str, Any] = {"xycoords": edge, "ha": "center", "va": "top", "color": MUTED}
-        note_at(axes, f"{len(fits)}/{attempts}", (spot, 0), (0, -2), fontsize=7.5, **look)
+        note_at(axes, f"{len(fits)}/{tried}", (spot, 0), (0, -2), fontsize=7.5, **look)
     if not len(fits):
-        style: dict[str, Any] = {"color": MUTED, "ms": 5, "mew": 1.1, "zorder": 3}
-        axes.plot([spot], [0.12], "x", transform=axes.get_xaxis_transform(), **style)
+        axes.plot([spot], [0.12], "x", transform=edge, color=MUTED, ms=5, mew=1.1, zorder=3)
         return
     if len(fits) < FEWEST:
         axes.scatter(np.full(len(fits), spot), fits, s=22, color=colour, lw=0, zorder=3)
@@ -281,9 +264,8 @@ def _draw_fits(axes: Axes, spot: int, column: Column, dataset: str, method: str)
         heights, widths = _outline(fits, axes)
         left, right = spot - HALF_WIDTH * widths, spot + HALF_WIDTH * widths
         axes.fill_betweenx(heights, left, right, color=colour, lw=0.6)
-    best, chosen = (table.loc[dataset, method] for table in (column.best, column.selected.scores))
-    axes.plot([spot], [best], "o", mfc=PAPER, mec=INK, ms=5.6, mew=1.0, zorder=4)
-    axes.plot([spot], [chosen], "D", mfc=INK, mec=PAPER, ms=4.2, mew=0.7, zorder=5)
+    axes.plot([spot], marks[:1], "o", mfc=PAPER, mec=INK, ms=5.6, mew=1.0, zorder=4)
+    axes.plot([spot], marks[1:], "D", mfc=INK, mec=PAPER, ms=4.2, mew=0.7, zorder=5)
 
 
 def _outline(
@@ -303,7 +285,7 @@ def _outline(
     return back(heights), density / density.max()
 
 
-def _add_legend(figure: Figure, columns: Sequence[Column], methods: Sequence[str]) -> None:
+def _add_legend(figure: Figure, methods: Sequence[str], dots: bool, some_lack: bool) -> None:
     """Add a legend of the colours and of the marks that occur."""
     handles: list[Any] = [
         Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
@@ -312,15 +294,11 @@ def _add_legend(figure: Figure, columns: Sequence[Column], methods: Sequence[str
         ("D", INK, PAPER, 6.5, "selected without labels"),
         ("o", PAPER, INK, 6.5, "best of all fits by this score"),
         ("x", MUTED, MUTED, 6.5, "no score"),
+        (".", MUTED, MUTED, 9.0, f"one fit, if fewer than {FEWEST}") if dots else None,
+        ("$n/m$", MUTED, "none", 17.0, "n of m fits have a score") if some_lack else None,
     ]
-    counts = [len(fits) for column in columns for fits in column.fits.values()]
-    if any(count < FEWEST for count in counts):
-        entries.append((".", MUTED, MUTED, 9.0, f"one fit, if fewer than {FEWEST}"))
-    if sum(counts) < sum(column.selected.fits.to_numpy().sum() for column in columns):
-        entries.append(("$n/m$", MUTED, MUTED, 17.0, "n of m fits have a score"))
-    for marker, face, edge, size, label in entries:
+    for marker, face, edge, size, label in filter(None, entries):
         style: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size}
-        style |= {"mew": 0} if marker.startswith("$") else {}
         handles.append(Line2D([], [], color="none", label=label, **style))
     look: dict[str, Any] = {"fontsize": 10, "handlelength": 1.2, "columnspacing": 1.6}
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), **look)

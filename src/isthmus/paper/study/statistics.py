@@ -10,10 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, rankdata, studentized_range, wilcoxon
-
-from isthmus.errors import ShapeError
-from isthmus.validation import as_array, as_count, as_names, as_number, as_numbers
+from scipy.stats import chi2, rankdata, studentized_range
 
 Verdict = Literal["competitive", "better", "worse", "undecided"]
 
@@ -22,20 +19,21 @@ LEVEL = 0.05
 MARGIN = 0.05
 # Scores that agree to this many digits are equal: the order of labels changes the last digits.
 DIGITS = 10
-# With more datasets than this, Wilcoxon's test uses the normal approximation.
-EXACT = 50
+
+
+def _rounded(scores: Any) -> NDArray[np.float64]:
+    return np.array([[float(f"{value:.{DIGITS}g}") for value in row] for row in np.array(scores)])
+
+
+def _ranks(scores: Any) -> NDArray[np.float64]:
+    """Return the ranks (datasets, methods), 1 for the highest score; NaN ranks last."""
+    ranks: NDArray[np.float64] = rankdata(-np.nan_to_num(_rounded(scores), nan=-np.inf), axis=1)
+    return ranks
 
 
 def mean_ranks(scores: Any) -> NDArray[np.float64]:
     """Return the mean rank of each method over datasets; 1 is best, equal scores share ranks.
 
-    Parameters
-    ----------
-    scores : array-like (datasets, methods)
-        Higher is better. NaN, a method without a score, ranks last on that dataset.
-
-    Examples
-    --------
     >>> mean_ranks([[0.9, 0.5, 0.1], [0.9, 0.9, 0.1]])
     array([1.25, 1.75, 3.  ])
     """
@@ -50,7 +48,10 @@ class Friedman(NamedTuple):
 
 
 def friedman(scores: Any) -> Friedman:
-    """Return Friedman's rank test of scores (datasets, methods), with the correction for ties."""
+    """Return Friedman's rank test of scores (datasets, methods), with the correction for ties.
+
+    That of SciPy needs three methods.
+    """
     ranks = _ranks(scores)
     n, k = ranks.shape
     between = float(((ranks.sum(0) - n * (k + 1) / 2) ** 2).sum())
@@ -59,27 +60,19 @@ def friedman(scores: Any) -> Friedman:
     return Friedman(statistic, float(chi2.sf(statistic, k - 1)))
 
 
-def critical_difference(methods: int, datasets: int, level: float = LEVEL) -> float:
-    """Return Nemenyi's critical difference: mean ranks further apart differ at this level.
+def critical_difference(methods: int, datasets: int) -> float:
+    """Return Nemenyi's critical difference: mean ranks further apart differ at level 0.05.
 
-    Examples
-    --------
     >>> round(critical_difference(methods=5, datasets=30), 3)
     1.114
     """
-    methods, datasets = as_count(methods, "methods", at_least=2), as_count(datasets, "datasets")
-    level = as_number(level, "level", above=0, below=1)
-    quantile = float(studentized_range.ppf(1 - level, methods, np.inf))
+    quantile = float(studentized_range.ppf(1 - LEVEL, methods, np.inf))
     return quantile * math.sqrt(methods * (methods + 1) / (12 * datasets))
 
 
 def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
-    """Return the largest sets of methods whose mean ranks lie within the critical difference.
+    """Return the largest sets of methods whose mean ranks lie within `width`, the best first.
 
-    The best come first, also within the sets. A method that differs from all others is in none.
-
-    Examples
-    --------
     >>> groups({"a": 1.0, "b": 1.6, "c": 2.2, "d": 4.0}, 1.0)
     [('a', 'b'), ('b', 'c')]
     """
@@ -94,17 +87,13 @@ def groups(ranks: Mapping[str, float], width: float) -> list[tuple[str, ...]]:
     return found
 
 
-def holm(p_values: Any) -> NDArray[np.float64]:
+def holm(p_values: Sequence[float]) -> NDArray[np.float64]:
     """Return p-values with Holm's correction for multiple tests.
 
-    Examples
-    --------
     >>> holm([0.01, 0.04, 0.03])
     array([0.03, 0.06, 0.06])
     """
-    raw = as_array(p_values, "p_values")
-    if raw.ndim != 1:
-        raise ShapeError(f"p_values must be a list of numbers, not of shape {raw.shape}.")
+    raw = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(raw, kind="stable")
     stepped = np.maximum.accumulate(raw[order] * np.arange(len(raw), 0, -1))
     adjusted = np.empty_like(raw)
@@ -160,12 +149,6 @@ class Pair:
             return "better" if self.difference > 0 else "worse"
         return "undecided"
 
-    @property
-    def wording(self) -> str:
-        """The verdict as tables print it: scores without a common scale cannot be competitive."""
-        open_ended = self.margin is None and self.verdict == "undecided"
-        return "no difference shown" if open_ended else self.verdict
-
     def reversed(self) -> Pair:
         """Return the comparison as seen from the second method."""
         return replace(
@@ -196,34 +179,17 @@ class Pair:
 def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN) -> list[Pair]:
     r"""Return tests of difference and of equivalence of every pair of methods over datasets.
 
-    Both are Wilcoxon's signed-rank test. Of a difference: two-sided, with Holm's correction for
-    all pairs. Of equivalence: two one-sided tests that the differences d are above -margin and
-    below margin, :math:`p = \max(p_{d > -\delta}, p_{d < \delta})`; it is not corrected.
+    Scores are (datasets, methods), higher is better, NaN where a method has none. Both tests are
+    Wilcoxon's signed-rank test. Of a difference: two-sided, with Holm's correction for all pairs.
+    Of equivalence: two one-sided tests that the differences d are above -margin and below margin,
+    :math:`p = \max(p_{d > -\delta}, p_{d < \delta})`; it is not corrected.
 
-    The test is exact for up to 50 datasets, also with ties: it enumerates the signs of the
-    differences. Zero differences are ranked with the others and then dropped (Pratt's method).
-
-    Parameters
-    ----------
-    scores : array-like (datasets, methods)
-        Higher is better. NaN excludes a dataset from the pairs of that method.
-    methods : sequence of str
-    margin : float or None
-        Difference that matters; None for scores without a common scale.
-
-    Examples
-    --------
     >>> pairwise([[0.70, 0.71], [0.5, 0.5], [0.31, 0.30]] * 3, ["a", "b"])[0].verdict
     'competitive'
     """
-    table, methods = _table(scores), as_names(methods, "methods")
-    margin = None if margin is None else as_number(margin, "margin", at_least=0)
-    if table.shape[1] != len(methods):
-        raise ShapeError(
-            f"scores has {table.shape[1]} columns, but methods has {len(methods)} names."
-        )
     pairs = []
-    for (first, one), (second, other) in combinations(zip(methods, table.T, strict=True), 2):
+    columns = zip(methods, _rounded(scores).T, strict=True)
+    for (first, one), (second, other) in combinations(columns, 2):
         gaps = one - other
         gaps = gaps[np.isfinite(gaps)]
         worse, better = _tails(gaps)
@@ -240,15 +206,15 @@ def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN)
 
 
 def _tails(gaps: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the signed-rank p-values of gaps that are too low, and too high, to be around zero."""
+    """Return the signed-rank p-values of gaps that are too low, and too high, to be around zero.
+
+    Unlike SciPy's, this exact test allows ties: it enumerates the signs of the gaps. Zeros are
+    ranked with the others and then dropped (Pratt's method).
+    """
     gaps = gaps.round(DIGITS)  # so that equal differences are equal
     if not gaps.any():  # no dataset, or no difference
         return 1.0, 1.0
-    if len(gaps) > EXACT:
-        options = {"zero_method": "pratt", "method": "approx"}
-        low, high = (wilcoxon(gaps, alternative=side, **options) for side in ("less", "greater"))
-        return float(low.pvalue), float(high.pvalue)
-    # SciPy's exact test knows no ties. Shared ranks may end in a half; twice a rank is whole.
+    # Shared ranks may end in a half; twice a rank is whole.
     doubled = np.rint(2 * rankdata(np.abs(gaps))).astype(int)
     above = int(doubled[gaps > 0].sum())
     # The probability of each sum 0, 1, ... if each rank is in it with probability 1/2.
@@ -258,17 +224,3 @@ def _tails(gaps: NDArray[np.float64]) -> tuple[float, float]:
         chances /= 2
         chances[rank:] += chances[:-rank].copy()
     return float(chances[: above + 1].sum()), float(chances[above:].sum())
-
-
-def _table(scores: Any) -> NDArray[np.float64]:
-    table = as_numbers(scores, "scores")
-    if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
-        raise ShapeError(
-            f"scores must be (datasets, methods) with at least two methods, not {table.shape}."
-        )
-    return np.array([[float(f"{value:.{DIGITS}g}") for value in row] for row in table])
-
-
-def _ranks(scores: Any) -> NDArray[np.float64]:
-    ranks: NDArray[np.float64] = rankdata(-np.nan_to_num(_table(scores), nan=-np.inf), axis=1)
-    return ranks

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from pandas import DataFrame
 
 from isthmus.errors import InvalidInputError
@@ -81,7 +82,7 @@ class Claim:
         """The method that the claim is about, and the one that it is compared with."""
         return CLAIMS[self.statement]
 
-    @property
+    @cached_property
     def pairs(self) -> dict[str, Pair]:
         """The two methods by metric; empty if one of them is missing."""
         found = {each.metric: each.pair(*self.methods) for each in self.comparisons}
@@ -120,26 +121,21 @@ class Claim:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the test for JSON."""
-        return {
-            "claim": self.statement,
-            "view": self.view,
-            "outcomes": self.outcomes,
-            "metrics": {
-                name: pair.as_dict() | {"verdict": self.verdict(name)}
-                for name, pair in self.pairs.items()
-            },
+        metrics = {
+            name: pair.as_dict() | {"verdict": self.verdict(name)}
+            for name, pair in self.pairs.items()
         }
+        fields = {"claim": self.statement, "view": self.view}
+        return {**fields, "outcomes": self.outcomes, "metrics": metrics}
 
     def __str__(self) -> str:
         outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
         title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
-        records, not_worse = [], f"p, not worse by {MARGIN:g}"
-        for each in self.comparisons:
-            metric, pair = each.metric, each.pair(*self.methods)
-            if pair is None:
-                continue
+        records, not_worse, pairs = [], f"p, not worse by {MARGIN:g}", self.pairs
+        for each in (each for each in self.comparisons if each.metric in pairs):
+            pair = pairs[each.metric]
             record: dict[str, Any] = {
-                "metric": metric,
+                "metric": each.metric,
                 **each.scores[[*self.methods]].dropna().mean().to_dict(),
                 "difference": f"{pair.difference:+.3f}",
                 "ahead": pair.ahead,
@@ -147,9 +143,9 @@ class Claim:
                 not_worse: f"{pair.not_worse_p_values[0]:.2g}",
                 "p, better": f"{pair.better_p_values[0]:.2g}",
                 "p, equivalence": f"{pair.equivalence_p_value:.2g}",
-                "verdict": self.verdict(metric),
+                "verdict": self.verdict(each.metric),
             }
-            if metric not in BOUNDED:
+            if each.metric not in BOUNDED:
                 record |= dict.fromkeys((*self.methods, not_worse, "p, equivalence"), "")
                 record["difference"] += " (log)"
                 record["verdict"] = "not part of the claim"
@@ -159,39 +155,32 @@ class Claim:
 
 @dataclass(frozen=True)
 class ClusterNumbers:
-    """Number of clusters of the selected fits of a method, beside the number of classes."""
+    """Number of clusters of the selected fits of a method, beside the number of classes.
+
+    `within` counts the datasets on which the two are within a factor of 1.5.
+    """
 
     method: str
     found: dict[str, float]  # by dataset
     classes: dict[str, int]
-
-    @property
-    def factors(self) -> list[float]:
-        """For each dataset, the larger of the two numbers over the smaller."""
-        ratios = [found / self.classes[name] for name, found in self.found.items()]
-        return [max(ratio, 1 / ratio) for ratio in ratios]
-
-    @property
-    def within(self) -> int:
-        """Number of datasets on which the two are within a factor of 1.5."""
-        return sum(factor <= FACTOR for factor in self.factors)
+    median_factor: float
+    within: int
 
     @property
     def outcome(self) -> ClaimOutcome:
         """Return "held" if three quarters are within the factor, "did not hold" if under half."""
-        if len(self.found) < 6:
-            return "undecided"
         share = self.within / len(self.found)
-        return "held" if share >= 0.75 else "did not hold" if share < 0.5 else "undecided"
+        if len(self.found) < 6 or 0.5 <= share < 0.75:
+            return "undecided"
+        return "held" if share >= 0.75 else "did not hold"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers for JSON."""
-        known = {"median_factor": float(np.median(self.factors)), "within": self.within}
-        return {**vars(self), **known, "outcome": self.outcome}
+        return {**vars(self), "outcome": self.outcome}
 
     def __str__(self) -> str:
         return (
-            f"{self.method}: median factor {np.median(self.factors):.2f}, within {FACTOR:g} on "
+            f"{self.method}: median factor {self.median_factor:.2f}, within {FACTOR:g} on "
             f"{self.within} of {len(self.found)} datasets"
         )
 
@@ -204,15 +193,18 @@ class Report:
         self._frame = frame.sort_values(
             "method", key=lambda names: names.map(order).fillna(len(order)), kind="stable"
         )
-        self._compared: dict[tuple[str, str, str], Comparison] = {}
+        self._compare = cache(partial(compare, self._frame))
         self.summary = summarize(self._frame, methods)
 
     def comparison(self, kind: Kind, metric: str, view: View = "selected") -> Comparison:
         """Return the comparison for a question, a metric and a view."""
-        key = kind, metric, view
-        if key not in self._compared:
-            self._compared[key] = compare(self._frame, metric, kind, view)
-        return self._compared[key]
+        return self._compare(metric, kind, view)
+
+    def fits(self, kind: Kind, metric: str) -> dict[tuple[str, str], NDArray[np.float64]]:
+        """Return the scores of all fits of each (dataset, method), as violins show them."""
+        scored = self._frame[self._frame.kind == kind].dropna(subset=metric)
+        by_cell = scored.groupby(CELL, sort=False)[metric]
+        return {cell: scores.to_numpy() for cell, scores in by_cell}
 
     def claim(self, view: View = "selected", statement: str = next(iter(CLAIMS))) -> Claim:
         """Return the test of a claim, by default the paper's: ClAM+ELBO is as good as ClAM."""
@@ -224,13 +216,18 @@ class Report:
         """The numbers of clusters of each method that finds them."""
         unknown = self._frame[self._frame.kind == "K unknown"]
         fits = selected(unknown).groupby(CELL)[["n_clusters", "n_classes"]].median().dropna()
-        found = {name: each.droplevel("method") for name, each in fits.groupby("method")}
+        ratios = fits.n_clusters / fits.n_classes
+        fits = fits.assign(factor=np.maximum(ratios, 1 / ratios)).reset_index("method")
         return tuple(
             ClusterNumbers(
-                name, found[name].n_clusters.to_dict(), found[name].n_classes.astype(int).to_dict()
+                name,
+                each.n_clusters.to_dict(),
+                each.n_classes.astype(int).to_dict(),
+                float(each.factor.median()),
+                int((each.factor <= FACTOR).sum()),
             )
             for name in unknown.method.unique()
-            if name in found
+            if len(each := fits[fits.method == name])
         )
 
     def growing(self, view: View = "selected") -> dict[tuple[str, str], dict[str, Pair]]:
@@ -288,7 +285,9 @@ class Report:
         parts += [self._growing_text()]
         for each in self._chosen(**chosen):
             parts += [f"## {each.kind}: {each.metric}, {each.view}", str(each)]
-        return "\n\n".join([*parts, "## Methods, fits and rows", summary_text(self.summary)]) + "\n"
+        return (
+            "\n\n".join([*parts, "## Methods, fits and rows", _summary_text(self.summary)]) + "\n"
+        )
 
     __str__ = text
 
@@ -298,12 +297,8 @@ class Report:
         kinds: Iterable[str] = KINDS,
         views: Iterable[str] = tuple(VIEWS),
     ) -> list[Comparison]:
-        wanted = {*metrics}, {*kinds}, {*views}
-        return [
-            self.comparison(kind, metric, view)
-            for kind, metric, view in product(KINDS, METRICS, VIEWS)
-            if metric in wanted[0] and kind in wanted[1] and view in wanted[2]
-        ]
+        wanted = set(product(kinds, metrics, views))
+        return [self.comparison(*each) for each in product(KINDS, METRICS, VIEWS) if each in wanted]
 
     def _numbers_text(self) -> str:
         numbers = self.cluster_numbers
@@ -378,16 +373,12 @@ def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> dict[str, Any]
     )
     bad = frame[frame.status != "ok"].groupby([*CELL, "status"], sort=False)
     failures = bad.agg(fits=("of", "size"), of=("of", "first"), message=("message", "first"))
-    versions = [
-        {
-            "version": version,
-            "fits": len(fits),
-            "methods": list(fits.method.unique()),
-            "first": fits.day.min(),
-            "last": fits.day.max(),
-        }
-        for version, fits in frame.groupby("version", sort=False)
-    ]
+    versions = frame.groupby("version", sort=False).agg(
+        fits=("day", "size"),
+        methods=("method", lambda names: list(names.unique())),
+        first=("day", "min"),
+        last=("day", "max"),
+    )
     samples = [
         {
             "dataset": name,
@@ -405,14 +396,13 @@ def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> dict[str, Any]
         ],
         "not_ok": failures.reset_index().to_dict("records"),
         "samples": samples,
-        "versions": versions,
+        "versions": versions.reset_index().to_dict("records"),
         "time_limit": float(limit) if limited else None,
         "nearly_stopped": int((times > NEARLY * limit).sum()) if limited else 0,
     }
 
 
-def summary_text(summary: Mapping[str, Any]) -> str:
-    """Return a summary as Markdown."""
+def _summary_text(summary: Mapping[str, Any]) -> str:
     parts = [table(summary["methods"])]
     if summary["time_limit"] is not None:
         parts.append(
@@ -425,8 +415,7 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     samples = []
     for each in summary["samples"]:
         most, *fewer = sorted(each["used"], reverse=True)
-        rows = {count: each["used"][count] for count in fewer}
-        samples.append({**each, "used": most, "fewer": rows})
+        samples.append({**each, "used": most, "fewer": {n: each["used"][n] for n in fewer}})
     return "\n\n".join([*parts, table(summary["versions"]), table(samples)])
 
 
