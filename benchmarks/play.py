@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 from measuring import Row, print_rows
 
-from isthmus.play.launch import make_server
 from isthmus.play.playground import Playground
+from isthmus.play.server import PlayServer
 
 ARGUMENTS = [
     "--headless",
@@ -64,7 +64,7 @@ def measure(full: bool = False, seed: int = 0) -> Iterator[Row]:
     if browser is None:
         raise SystemExit("This benchmark needs Chromium: apt-get install chromium")
     seconds = 5.0 if full else 2.0
-    server = make_server(Playground())
+    server = PlayServer(Playground())
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     with sync_playwright() as driver:
@@ -77,7 +77,7 @@ def measure(full: bool = False, seed: int = 0) -> Iterator[Row]:
         for name in names:
             yield _drag(page, name, seconds)
         chromium.close()
-    server.server.should_exit = True
+    server.should_exit = True
     thread.join(10)
 
 

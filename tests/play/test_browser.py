@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.play.launch import make_server
 from isthmus.play.playground import Playground
+from isthmus.play.server import PlayServer
 
 sync_api = pytest.importorskip("playwright.sync_api")
 BROWSER = next(
@@ -86,11 +86,11 @@ class Page:
 
 @pytest.fixture(scope="module")
 def address():
-    found = make_server(Playground())
+    found = PlayServer(Playground())
     thread = threading.Thread(target=found.run)
     thread.start()
     yield found.address
-    found.server.should_exit = True
+    found.should_exit = True
     thread.join(20)
 
 

@@ -22,20 +22,21 @@ from websockets.sync.client import connect
 
 import isthmus as ist
 from isthmus.cli.main import main
-from isthmus.play.launch import make_server, make_widget, serve
+from isthmus.play.launch import make_widget, serve
 from isthmus.play.messages import LARGEST_TABLE, unpack
 from isthmus.play.playground import Playground
+from isthmus.play.server import PlayServer
 
 
 @contextmanager
 def running():
-    found = make_server(Playground())
+    found = PlayServer(Playground())
     thread = threading.Thread(target=found.run)
     thread.start()
     try:
         yield found.address
     finally:
-        found.server.should_exit = True
+        found.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
 
@@ -92,7 +93,7 @@ def test_the_token_is_not_an_argument_of_the_browser(monkeypatch) -> None:
 
     monkeypatch.setattr("webbrowser.open", look)
     monkeypatch.setattr("threading.Timer", Timer)
-    monkeypatch.setattr("isthmus.play.launch.PlayServer.run", lambda self: self.listener.close())
+    monkeypatch.setattr("isthmus.play.server.PlayServer.run", lambda self: self.listener.close())
     serve(Playground(), announce=told.append)
     path, text, mode = opened[0]
     address = re.search(r"http://\S+/", told[0]).group()

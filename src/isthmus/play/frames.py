@@ -21,8 +21,6 @@ from isthmus.errors import InvalidInputError, UnknownNormalizerError
 from isthmus.memories.base import Memory
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.hopfield import Hopfield
-from isthmus.memories.kernels import BallKDE
-from isthmus.memories.sparse import SparseHopfield
 from isthmus.play.basins import downhill, label_basins
 from isthmus.play.energies import PlayEnergy
 from isthmus.play.messages import MOST_QUERIES, MOST_WALKERS, Scene, as_floats
@@ -37,8 +35,6 @@ MOST_PATH, MOST_BALLS = 160, 500
 # The grid of the share of a new cluster is coarser by this factor while something is dragged.
 # Slow energies are evaluated in blocks, which stay in the cache and can be cancelled in between.
 COARSER, NODES_PER_BLOCK = 3, 1024
-# Memories whose nodes are too slow to move while something is dragged.
-SLOW = (BallKDE, SparseHopfield)
 # Phases of more memories than this are those of a sample of them.
 MOST_IN_PHASES, FEWEST_ROWS = 150, 5
 
@@ -59,9 +55,14 @@ def landscape(kind: PlayEnergy, scene: Scene, request: dict[str, Any]) -> Reply:
     if not len(scene.memories) and kind.name not in ("incontext", "given"):
         return {**header, "empty": True}, {}
     energy, nodes = kind.build(scene), scene.grid(columns, rows)
-    move = wants_basins and (final or not isinstance(energy, SLOW))
-    heights, moved = _heights(energy, nodes, move)
     arrays: Arrays = {}
+    moved, blocks = None, nodes.reshape(-1, 2).split(NODES_PER_BLOCK)
+    if wants_basins and isinstance(energy, Memory):
+        pairs = [energy.step_and_energy(block) for block in blocks]
+        moved = torch.cat([step for step, _ in pairs]).view(nodes.shape)
+        heights = torch.cat([height for _, height in pairs]).view(nodes.shape[:2])
+    else:
+        heights = torch.cat([energy.energy(block) for block in blocks]).view(nodes.shape[:2])
     if wants_basins and len(scene.memories):
         exact = final and moved is not None
         moved = downhill(heights, nodes) if moved is None else moved
@@ -70,38 +71,14 @@ def landscape(kind: PlayEnergy, scene: Scene, request: dict[str, Any]) -> Reply:
         header["modes"] = np.column_stack([modes, names]).tolist()
     if isinstance(energy, CRPMixture):
         coarser = 1 if final else COARSER
-        blocks = scene.grid(columns // coarser, rows // coarser)
-        shares = [energy.responsibilities(block) for block in _blocks(blocks)]
+        grid = scene.grid(columns // coarser, rows // coarser)
+        shares = map(energy.responsibilities, grid)  # row by row, of up to 2,000 memories
         lead = [each[:, -1] - each[:, :-1].amax(1) for each in shares]  # of a new cluster
-        arrays["new"] = torch.cat(lead).reshape(blocks.shape[:2]).float().numpy()
+        arrays["new"] = torch.stack(lead).float().numpy()
     arrays["height"], facts = _values(energy, heights, view)
     beta: Any = getattr(energy, "beta", None)
     single = isinstance(beta, Tensor) and beta.ndim == 0
     return {**header, **facts, "beta": float(beta) if single else None}, arrays
-
-
-def _blocks(nodes: Tensor) -> tuple[Tensor, ...]:
-    return nodes.reshape(-1, 2).split(NODES_PER_BLOCK)
-
-
-def _heights(energy: Energy, nodes: Tensor, move: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the energy of the nodes (rows, columns) and, of memories on request, their update."""
-    if not (move and isinstance(energy, Memory)):
-        heights = [_near(energy, block).energy(block) for block in _blocks(nodes)]
-        return torch.cat(heights).view(nodes.shape[:2]), None
-    pairs = [_near(energy, block).step_and_energy(block) for block in _blocks(nodes)]
-    moved, energies = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return energies.view(nodes.shape[:2]), moved.view(nodes.shape)
-
-
-def _near(energy: Any, block: Tensor) -> Any:
-    """Return kernels that end with those memories only that can reach a block of nodes."""
-    if not isinstance(energy, BallKDE):
-        return energy
-    memories = energy.memories
-    away = (block.amin(0) - memories).clamp(min=0) + (memories - block.amax(0)).clamp(min=0)
-    near = torch.nonzero(away.square().sum(1) < energy.bandwidth.square())[:, 0]
-    return energy.subset(near) if len(near) else energy
 
 
 def _values(

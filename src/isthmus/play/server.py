@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -18,11 +21,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from isthmus.errors import IsthmusError
-from isthmus.play.launch import HOST
-from isthmus.play.messages import read_request
+from isthmus.errors import InvalidInputError, IsthmusError
+from isthmus.play.messages import LARGEST_TABLE, read_request
 from isthmus.play.playground import PAGE, Playground
+from isthmus.validation import as_count
 
+HOST = "127.0.0.1"
 FILES = {
     "": ("index.html", "text/html"),
     "play.js": ("play.js", "text/javascript"),
@@ -68,6 +72,43 @@ def make_app(playground: Playground, port: int, token: str | None = None) -> Sta
     app.add_middleware(Guard, port=port)
     app.state.token, app.state.pool = token, pool
     return app
+
+
+def listen(port: int | None) -> socket.socket:
+    """Return a socket on this machine only; without a port, on one that is free."""
+    number = 0 if port is None else as_count(port, "port", at_most=65535)
+    try:
+        # Connections wait from now on, so that the address can be told.
+        return socket.create_server((HOST, number), backlog=64)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise InvalidInputError(
+            f"Port {number} cannot be used ({reason}). Choose another one, or give none to take "
+            "one that is free."
+        ) from None
+
+
+class PlayServer(uvicorn.Server):
+    """A server of the page that listens already, on a port of its own unless one is given."""
+
+    def __init__(self, playground: Playground, port: int | None = None) -> None:
+        self.listener = listen(port)
+        number = self.listener.getsockname()[1]
+        app = make_app(playground, number)
+        options: dict[str, Any] = {"log_level": "error", "access_log": False}
+        options |= {"server_header": False, "ws_max_size": LARGEST_TABLE}
+        options |= {"timeout_graceful_shutdown": 1, "http": NewestConnections}
+        super().__init__(uvicorn.Config(app, **options))
+        self.pool: ThreadPoolExecutor = app.state.pool
+        self.address = f"http://{HOST}:{number}/{app.state.token}/"
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer requests until told to exit, then free the port."""
+        try:
+            super().run(sockets or [self.listener])
+        finally:
+            self.listener.close()
+            self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _same(given: str, token: str) -> bool:
