@@ -6,6 +6,7 @@ machine code. It is kept from doing so; environment variables ``NUMBA_*`` are ob
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -32,6 +33,23 @@ def _import_numba() -> Any:
 
 
 numba = _import_numba()
+
+
+class _Announcer(numba.core.event.Listener):  # type: ignore[misc]
+    """Logs that loops are compiled, which takes some seconds, once for each process."""
+
+    told = False
+
+    def on_start(self, event: Any) -> None:
+        if not self.told:
+            logging.getLogger(__name__).info("Compiling loops, once on this machine: some seconds.")
+            self.told = True
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+numba.core.event.register("numba:compile", _Announcer())
 
 # Sums may be taken in any order, so that they run on vector units; numbers must not be NaN.
 ANY_ORDER = {"reassoc", "contract", "nnan", "nsz"}

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -26,7 +26,6 @@ def progress(
     total: float | None = None,
     *,
     show: bool | None = None,
-    unit: Literal["steps", "bytes"] = "steps",
 ) -> Iterator[ReportProgress]:
     """Show a progress bar on stderr while the block runs, and restore the terminal after it.
 
@@ -45,7 +44,7 @@ def progress(
         nonlocal bar, due
         if not wanted or time.monotonic() < due:
             return
-        bar = bar or _open_bar(title, total, unit)
+        bar = bar or _open_bar(title, total)
         bar.update(bar.task_ids[0], completed=done, note=note)
         due = time.monotonic() + REFRESH
 
@@ -56,7 +55,7 @@ def progress(
             bar.stop()
 
 
-def _open_bar(title: str, total: float | None, unit: str) -> Progress:
+def _open_bar(title: str, total: float | None) -> Progress:
     # Imported here: most runs are short, and importing rich takes longer than many of them.
     import rich.progress as parts
     from rich.console import Console
@@ -65,7 +64,7 @@ def _open_bar(title: str, total: float | None, unit: str) -> Progress:
     bar = parts.Progress(
         parts.TextColumn("{task.description}"),
         parts.BarColumn(),
-        parts.DownloadColumn() if unit == "bytes" else parts.MofNCompleteColumn(),
+        parts.MofNCompleteColumn(),
         parts.TimeRemainingColumn(),
         parts.TextColumn("{task.fields[note]}"),
         console=console,

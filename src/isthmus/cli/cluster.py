@@ -30,6 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.model is not None:
         model = TableModel.load(arguments.model)
+    elif arguments.k is not None and arguments.k > len(table):
+        raise InvalidInputError(f"-k {arguments.k} is more than the {len(table)} rows of DATA.")
     else:
         verbose = int(not arguments.quiet and sys.stderr.isatty())
         model = TableModel.fit(table.X, columns=table.columns, verbose=verbose, **settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +41,7 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     failed = 0
     for one in wanted:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about network errors and retries
-                load(one.name, arguments.data)  # verifies a file, or downloads it
+            load(one.name, arguments.data)  # verifies a file, or downloads it
         except (DatasetNotFoundError, DatasetChangedError) as error:
             failed += 1
             options.warn(" ".join(str(error).split()))

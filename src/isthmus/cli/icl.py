@@ -137,7 +137,10 @@ def _point_model(name: str, option: str = "--model") -> ICLEBM:
     """Return a model of points in a box, not one of tables."""
     from isthmus.incontext import ICLEBM, pretrained
 
-    model = pretrained(name)
+    try:
+        model = pretrained(name)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{option} {name}: {error}") from None
     if not isinstance(model, ICLEBM):
         raise InvalidInputError(
             f"{option} {name} is a model of tables, which `isthmus icl sample` reads; this command "

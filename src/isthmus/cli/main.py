@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import traceback
@@ -19,9 +20,9 @@ from isthmus.cli.options import (
     HELP,
     Parser,
     as_line,
-    did_you_mean,
     make_parser,
     sections,
+    warn,
 )
 from isthmus.errors import IsthmusError
 from isthmus.extras import advice
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = open(stream.fileno(), "w", *layout, closefd=False)  # noqa: SIM115
     try:
         try:
-            with _warnings_in_one_line(quiet="--quiet" in arguments):
+            with _notes_in_one_line(quiet="--quiet" in arguments):
                 return dispatch(arguments)
         finally:
             _flush()
@@ -96,8 +97,6 @@ def dispatch(arguments: Sequence[str]) -> int:
     if name is None:
         parser.print_help()
         return 0
-    if name not in HELP:
-        parser.error(f"{name!r} is not a command; {did_you_mean(name, HELP)}")
     # Each command is a module of its name, imported when it is called: --help needs no torch.
     found = make_parser(name, import_module(f"isthmus.cli.{name}")).parse_args(arguments[1:])
     found.progress = False if getattr(found, "quiet", False) else None
@@ -126,9 +125,11 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 @contextmanager
-def _warnings_in_one_line(quiet: bool) -> Iterator[None]:
-    """Print warnings as one line each, or not at all."""
-    before = warnings.formatwarning
+def _notes_in_one_line(quiet: bool) -> Iterator[None]:
+    """Print warnings, and the note that loops are compiled, as one line each, or not at all."""
+    before, log, handler = warnings.formatwarning, logging.getLogger("isthmus.compiled"), _Lines()
+    log.setLevel(logging.WARNING if quiet else logging.INFO)
+    log.addHandler(handler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if quiet else "always", UserWarning)
         warnings.formatwarning = lambda message, *_, **__: f"{as_line(message)}\n"
@@ -136,6 +137,12 @@ def _warnings_in_one_line(quiet: bool) -> Iterator[None]:
             yield
         finally:
             warnings.formatwarning = before
+            log.removeHandler(handler)
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())
 
 
 def _parser() -> Parser:
@@ -155,5 +162,6 @@ def _parser() -> Parser:
         epilog=f"{sections(texts)}\n\n`isthmus COMMAND --help` describes a command.",
     )
     parser.add_argument("--version", action="version", version=f"isthmus {__version__}")
-    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of the commands below")
+    words = "one of the commands below"
+    parser.add_argument("command", nargs="?", metavar="COMMAND", choices=HELP, help=words)
     return parser

@@ -59,7 +59,13 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             word = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(word, self._option_string_actions, 1)
+            commands = [
+                name
+                for one in self._actions
+                if not one.option_strings
+                for name in one.choices or ()
+            ]
+            near = difflib.get_close_matches(word, [*self._option_string_actions, *commands], 1)
             advice = f"; did you mean {near[0]}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
         return found, unknown
@@ -71,7 +77,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             # Errors in an option name it; those in a command need no name.
-            named = None if isinstance(action, argparse._SubParsersAction) else action
+            named = action if action.option_strings else None
             words = f"{value!r} is not {'a choice' if named else 'a command'}"
             raise argparse.ArgumentError(named, f"{words}; {did_you_mean(value, action.choices)}")
 
@@ -154,6 +160,14 @@ def path(text: str) -> Path:
     return Path(text)
 
 
+def directory(text: str) -> Path:
+    """Convert an argument to the path of a directory, which need not exist."""
+    found = path(text)
+    if found.exists() and not found.is_dir():
+        raise argparse.ArgumentTypeError(f"{found} is a file; name a directory")
+    return found
+
+
 def _number(check: str, **bounds: float) -> Callable[[str], Any]:
     """Return a type of argument: a number that a check of `isthmus.validation` accepts."""
 
@@ -191,7 +205,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "share": {"type": _number("as_number", above=0, at_most=1)},
     "path": {"type": path},
     "file": {"type": path, "metavar": "FILE"},
-    "directory": {"type": path, "metavar": "DIR"},
+    "directory": {"type": directory, "metavar": "DIR"},
     "names": {"type": names, "metavar": "NAME,..."},
     "columns": {"type": names, "default": (), "metavar": "COLUMN,..."},
     "counts": {

@@ -40,6 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
             "--beta, -k, --sampler and --no-standardise."
         )
     options.refuse(arguments, "outside given no-check", "it is for --energy tables and kernel.")
+    if arguments.energy not in ("elbo", "clam"):
+        options.refuse(arguments, "k", "it is for --energy elbo and clam.")
+    elif arguments.k is None:
+        raise InvalidInputError(f"--energy {arguments.energy} needs the number of clusters, -k N.")
     from isthmus.cluster import TableModel
 
     table = None

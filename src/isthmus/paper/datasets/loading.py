@@ -6,13 +6,12 @@ import hashlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,8 @@ from isthmus.validation import as_path
 
 Arrays = dict[str, NDArray[Any]]
 
-# Seconds to wait for others who write, and between two looks at the size of a download.
-SECONDS_FOR_OTHERS, REFRESH = 60.0, 0.2
+# Seconds to wait for others who write.
+SECONDS_FOR_OTHERS = 60.0
 # The file of checksums beside a stored dataset, and the number of characters that are read of it.
 NOTE, LONGEST_NOTE = ".npz.sha256", 2**16
 # The labels of this dataset are the rounded column.
@@ -97,7 +96,7 @@ def load(
         Download a dataset that is not on this machine from its public home, check its shape and
         class sizes, and store it.
     progress : bool, optional
-        Show a progress bar while downloading. Default: on a terminal, after two seconds.
+        Show a progress bar while downloading. Default: on a terminal.
 
     Raises
     ------
@@ -278,24 +277,16 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | No
 
 
 def download(known: Entry, show: bool | None) -> Arrays:
-    """Fetch a dataset from its home, with a progress bar of bytes."""
-    title, ended = f"{known.name} from {known.home}", Event()
+    """Fetch a dataset from its home."""
+    shown = sys.stderr is not None and sys.stderr.isatty() if show is None else show
     with (
         TemporaryDirectory(prefix="isthmus-") as scratch,
-        show_progress(title, show=show, unit="bytes") as report,
-        ThreadPoolExecutor(1) as watching,
+        show_progress(f"{known.name} from {known.home}", show=shown) as report,
+        warnings.catch_warnings(),
     ):
-
-        def watch() -> None:
-            while not ended.wait(REFRESH):
-                with suppress(OSError):  # a file was moved meanwhile
-                    report(sum(path.stat().st_size for path in Path(scratch).rglob("*")))
-
-        watching.submit(watch)
-        try:
-            return fetch(known, scratch)
-        finally:
-            ended.set()
+        warnings.simplefilter("ignore")  # about network errors before another attempt
+        report(0)
+        return fetch(known, scratch)
 
 
 def fetch(known: Entry, scratch: str | None = None) -> Arrays:

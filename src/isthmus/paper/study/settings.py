@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -137,8 +136,7 @@ class Settings:
         """Return the settings without the datasets that can be neither found nor downloaded."""
         kept = []
         for name in names() if self.datasets is None else self.datasets:
-            with warnings.catch_warnings(), suppress(DatasetNotFoundError):
-                warnings.simplefilter("ignore")  # about network errors before another attempt
+            with suppress(DatasetNotFoundError):
                 load(name, data_home)
                 kept.append(name)
         return replace(self, datasets=tuple(kept))
