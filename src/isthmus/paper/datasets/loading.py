@@ -230,8 +230,7 @@ def _noted_checksums(note: Path) -> list[str]:
 
 def _check(known: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored.") -> None:
     """Raise unless shape, labels and class sizes, in any order, match the manifest."""
-    widths = sorted({known.n_features, known.home.n_features or known.n_features})
-    shapes = [(known.n_samples, width) for width in widths]
+    shapes = [(known.n_samples, width) for width in known.widths]
     X, y = (arrays.get(name, np.empty(0)) for name in "Xy")
     counts = sorted(np.unique(y, return_counts=True)[1].tolist()) if y.ndim == 1 else []
     problem = ""
@@ -250,7 +249,7 @@ def _check(known: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was
 def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | None) -> Arrays:
     """Download a dataset and store it."""
     home = known.home
-    if home.fetcher is None and home.openml is None:
+    if home.by_hand is not None:
         reason = "it has no public source to download from"
     elif not allowed:
         reason = "downloads are turned off"
@@ -293,34 +292,30 @@ def fetch(known: Entry, scratch: str | None = None) -> Arrays:
     """Fetch a dataset by a fetcher of scikit-learn, which writes to the directory `scratch`."""
     from sklearn import datasets
 
-    options: dict[str, Any] = {} if scratch is None else {"data_home": scratch}
-    if known.home.fetcher is None:
-        options |= {"data_id": known.home.openml, "as_frame": False, "parser": "liac-arff"}
-    return _arrays(known, getattr(datasets, known.home.fetcher or "fetch_openml")(**options))
-
-
-def _arrays(known: Entry, bunch: Any) -> Arrays:
-    """Return the arrays of a stored file from what a fetcher of scikit-learn returned."""
     home = known.home
-    table, target = np.asarray(bunch.data), getattr(bunch, "target", None)
+    options: dict[str, Any] = {} if scratch is None else {"data_home": scratch}
+    if home.fetcher is None:
+        options |= {"data_id": home.openml, "as_frame": False, "parser": "liac-arff"}
+    bunch = getattr(datasets, home.fetcher or "fetch_openml")(**options)
+    table, labels = np.asarray(bunch.data), getattr(bunch, "target", None)
     columns = list(map(str, getattr(bunch, "feature_names", ())))
-    if target is None:  # the last column holds the labels
-        table, target, columns = table[:, :-1], table[:, -1], columns[:-1]
+    if labels is None:  # the last column holds the labels
+        table, labels, columns = table[:, :-1], table[:, -1], columns[:-1]
     if len(columns) == table.shape[1]:
         kept = [place for place, name in enumerate(columns) if name not in home.drop]
         table, columns = table[:, kept], [columns[place] for place in kept]
     else:
         columns = []
     X = _numbers(table, columns, getattr(bunch, "categories", None) or {})
-    X, labels = X[: home.rows] * home.scale, np.asarray(target)[: home.rows]
+    X, labels = X[: home.rows] * home.scale, np.asarray(labels)[: home.rows]
     if home.scale != 1:
         X = np.rint(X)
+    names = getattr(bunch, "target_names", None)
     if home.target_as_feature:
         X = np.column_stack([X, labels.astype(float)])
-        columns += map(str, getattr(bunch, "target_names", ()))
+        columns += map(str, names or ())
         labels = np.rint(labels.astype(float)).astype(int)
-    names = getattr(bunch, "target_names", None) if labels.dtype.kind in "iu" else None
-    return _labelled(known, X, labels, names, columns)
+    return _labelled(known, X, labels, names if labels.dtype.kind in "iu" else None, columns)
 
 
 def _labelled(

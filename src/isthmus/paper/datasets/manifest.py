@@ -42,9 +42,7 @@ class Home:
     def __str__(self) -> str:
         if self.fetcher is not None:
             return f"sklearn.datasets.{self.fetcher}"
-        if self.openml is not None:
-            return f"https://www.openml.org/d/{self.openml}"
-        return self.by_hand or "unknown"
+        return self.by_hand or f"https://www.openml.org/d/{self.openml}"
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,14 @@ class Entry:
         return len(self.class_counts)
 
     @property
+    def widths(self) -> set[int]:
+        """Numbers of features of the stored file and of its source."""
+        return {self.n_features, self.home.n_features or self.n_features}
+
+    @property
     def largest_size(self) -> int:
         """Bytes of its arrays as doubles, with room for names."""
-        columns = max(self.n_features, self.home.n_features or 0)
-        return 8 * self.n_samples * (columns + 1) + 2**20
+        return 8 * self.n_samples * (max(self.widths) + 1) + 2**20
 
     @property
     def matches_paper(self) -> bool:
