@@ -33,10 +33,38 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
     assert all(f"usage: isthmus {name}" in done.stdout for name in HELP)
 
 
-@pytest.mark.parametrize("typed", ["--clusterz", "--seeed", "--cluster=3"])
-def test_a_misspelt_option_gets_a_suggestion(typed, capsys) -> None:
-    assert main(["cluster", "data.csv", typed, "3"]) == 2
-    assert f"did you mean {typed[:5]}" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("--clusterz", "cluster"),
+        ("--vershun", "--version"),
+        ("clusterz", "cluster"),
+        ("study tabel", "table"),
+        ("cluster data.csv --clusterz 3", "--clusters"),
+        ("cluster data.csv --seeed=3", "--seed"),
+    ],
+)
+def test_a_misspelt_option_or_command_gets_a_suggestion(line, meant, capsys) -> None:
+    assert main(line.split()) == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_compiling_is_announced_once_and_not_quietly(tmp_path) -> None:
+    data = tmp_path / "points.csv"
+    data.write_text("x,y\n" + "\n".join(f"{n % 7},{n * n % 5}.5" for n in range(20)))
+
+    def notes(cache: str, *options: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "isthmus", "cluster", str(data), *options],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / cache)},
+            capture_output=True,
+            text=True,
+        ).stderr
+
+    assert notes("one").count("Compiling") == 1
+    assert "Compiling" not in notes("one")
+    assert notes("two", "--quiet") == ""
 
 
 @pytest.mark.parametrize(

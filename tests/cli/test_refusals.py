@@ -29,6 +29,7 @@ FILES = {
 LINES = """
 cluster data.csv --method elbo
 cluster data.csv -k 3 --alpha 1
+cluster data.csv -k 21
 cluster data.csv --alpha -1
 cluster data.csv --method mean-shift --save m
 cluster gaps.csv --method mean-shift
@@ -101,6 +102,7 @@ reproduce --limit nan
 reproduce --only
 reproduce --out data.csv
 reproduce --out data.csv/inside
+datasets list --data data.csv
 datasets fetch
 datasets fetch iris --all
 datasets fetch iris irys

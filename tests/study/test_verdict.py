@@ -12,7 +12,7 @@ from scipy import stats
 
 from isthmus.io.files import shipped
 from isthmus.paper.study.comparison import as_frame, compare
-from isthmus.paper.study.figures import _outline, study_figures
+from isthmus.paper.study.figures import study_figures
 from isthmus.paper.study.methods import METRICS
 from isthmus.paper.study.statistics import mean_ranks, pairwise
 from isthmus.study import METHODS, Store, make_report
@@ -289,12 +289,3 @@ def test_a_panel_for_each_dataset_and_metric_with_its_marks() -> None:
     axes = figures["critical-difference"].axes[0]
     leaders = {float(line.get_xdata()[0]) for line in axes.lines if len(line.get_xdata()) == 3}
     assert leaders == {1.0, 2.0}
-
-
-def test_the_outline_is_the_kernel_density_of_scipy() -> None:
-    axes = study_figures(FITTED, ["violins-given-labelled"])["violins-given-labelled"].axes[0]
-    values = np.random.default_rng(0).uniform(0.2, 0.9, 24)
-    heights, widths = _outline(values, axes)
-    # Scott's rule with the standard deviation of the sample, not of the population.
-    peer = stats.gaussian_kde(values, 24**-0.2 * values.std() / values.std(ddof=1))(heights)
-    np.testing.assert_allclose(widths, peer / peer.max(), rtol=1e-9)

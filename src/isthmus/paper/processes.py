@@ -72,17 +72,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of one call; "failed" if the function raised, "crashed" if it gave no answer.
-
-    `seconds` is the CPU time of the child and of its own children, `peak_megabytes` its memory, on
-    Linux beyond what it had when it started; None if unknown.
-    """
+    """The end of one call; "failed" if the function raised, "crashed" if it gave no answer."""
 
     status: Literal["ok", "failed", "timeout", "memory", "crashed"]
     value: Any = None
     message: str = ""
-    seconds: float | None = None
-    peak_megabytes: float | None = None
+    seconds: float | None = None  # CPU time of the child and of its own children
+    peak_megabytes: float | None = None  # on Linux beyond what it had when it started
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +104,6 @@ def run_limited(function: Callable[..., Any], *args: Any, **options: Any) -> Out
 
     The child has the environment variables, the module search path and the working directory of
     the caller at the time of the call, and one thread. Threads may call this at the same time.
-
-    >>> run_limited(pow, 2, 10, limits=Limits(seconds=5)).value
-    1024
-    >>> run_limited(int, "ten", limits=Limits(seconds=5)).message
-    "ValueError: invalid literal for int() with base 10: 'ten'"
     """
     return next(run_all([Call("", function, args, **options)]))[1]
 

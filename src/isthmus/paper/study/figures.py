@@ -28,6 +28,7 @@ from isthmus.figures.style import (
 )
 from isthmus.paper.study.comparison import Comparison
 from isthmus.paper.study.methods import BOUNDED, LABELLED, UNLABELLED, Kind
+from isthmus.paper.study.statistics import DIGITS
 from isthmus.paper.study.store import Row
 from isthmus.paper.study.verdict import Report, make_report
 
@@ -45,9 +46,7 @@ OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO", "BasinFlow")
 # Heights in a diagram of ranks, in lines of text. The axis is at zero; down is positive.
 RULER, FIRST_BAR, BAR, LEADER = -1.5, 0.55, 0.42, 0.95
 COLOURS = (MEMORY, CURVE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
-ROW_HEIGHT, HALF_WIDTH, RESOLUTION = 0.92, 0.42, 120
-# Smallest height of a violin, as a share of its panel, so that equal fits are visible.
-SMOOTHEST = 0.012
+ROW_HEIGHT, WIDTH = 0.92, 0.84
 # Fewer fits than this are drawn as dots.
 FEWEST = 5
 
@@ -261,28 +260,10 @@ def _draw_fits(
     if len(fits) < FEWEST:
         axes.scatter(np.full(len(fits), spot), fits, s=22, color=colour, lw=0, zorder=3)
     else:
-        heights, widths = _outline(fits, axes)
-        left, right = spot - HALF_WIDTH * widths, spot + HALF_WIDTH * widths
-        axes.fill_betweenx(heights, left, right, color=colour, lw=0.6)
+        parts = axes.violinplot(fits.round(DIGITS), [spot], widths=WIDTH, showextrema=False)
+        parts["bodies"][0].set(color=colour, alpha=1, lw=0.6)
     axes.plot([spot], marks[:1], "o", mfc=PAPER, mec=INK, ms=5.6, mew=1.0, zorder=4)
     axes.plot([spot], marks[1:], "D", mfc=INK, mec=PAPER, ms=4.2, mew=0.7, zorder=5)
-
-
-def _outline(
-    fits: NDArray[np.float64], axes: Axes
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return heights (R,) from the lowest fit to the highest, and the density (R,), at most 1.
-
-    The bandwidth is Scott's, but at least wide enough to be visible.
-    """
-    logarithmic = axes.get_yscale() == "log"
-    forward, back = (np.log, np.exp) if logarithmic else (np.asarray, np.asarray)
-    values, (low, high) = forward(fits), forward(np.array(axes.get_ylim()))
-    least = SMOOTHEST * (high - low)
-    width = max(float(values.std()) * len(values) ** -0.2, least)
-    heights = np.linspace(values.min() - least, values.max() + least, RESOLUTION)
-    density = np.exp(-0.5 * ((heights[:, None] - values) / width) ** 2).sum(1)
-    return back(heights), density / density.max()
 
 
 def _add_legend(figure: Figure, methods: Sequence[str], dots: bool, some_lack: bool) -> None:
