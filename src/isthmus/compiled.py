@@ -33,9 +33,10 @@ def _import_numba() -> Any:
 
 
 numba = _import_numba()
+events: Any = numba.core.event
 
 
-class _Announcer(numba.core.event.Listener):  # type: ignore[misc]
+class _Announcer(events.Listener):  # type: ignore[misc]
     """Logs that loops are compiled, which takes some seconds, once for each process."""
 
     told = False
@@ -49,7 +50,7 @@ class _Announcer(numba.core.event.Listener):  # type: ignore[misc]
         pass
 
 
-numba.core.event.register("numba:compile", _Announcer())
+events.register("numba:compile", _Announcer())
 
 # Sums may be taken in any order, so that they run on vector units; numbers must not be NaN.
 ANY_ORDER = {"reassoc", "contract", "nnan", "nsz"}

@@ -260,7 +260,7 @@ def _draw_fits(
     if len(fits) < FEWEST:
         axes.scatter(np.full(len(fits), spot), fits, s=22, color=colour, lw=0, zorder=3)
     else:
-        parts = axes.violinplot(fits.round(DIGITS), [spot], widths=WIDTH, showextrema=False)
+        parts: Any = axes.violinplot(fits.round(DIGITS), [spot], widths=WIDTH, showextrema=False)
         parts["bodies"][0].set(color=colour, alpha=1, lw=0.6)
     axes.plot([spot], marks[:1], "o", mfc=PAPER, mec=INK, ms=5.6, mew=1.0, zorder=4)
     axes.plot([spot], marks[1:], "D", mfc=INK, mec=PAPER, ms=4.2, mew=0.7, zorder=5)
