@@ -36,7 +36,7 @@ numba = _import_numba()
 events: Any = numba.core.event
 
 
-class _Announcer(events.Listener):  # type: ignore[misc]
+class _Announcer(events.Listener):
     """Logs that loops are compiled, which takes some seconds, once for each process."""
 
     told = False
