@@ -49,7 +49,7 @@ def capacity_bound(
     kind          meaning
     ============= ==========================================================================
     "certified"   lower bound: random coding with the certificate of this package,
-                  :math:`N \ge \max_R 1/(4\tau(R))` (section 8 of the proofs)
+                  :math:`N \ge \max_R 1/(4\tau(R))` (section 6 of the proofs)
     "packing"     lower bound: greedy packing with Ramsauer et al.'s condition, the largest N
                   with :math:`N \le 1/\Omega_D(\alpha)` at the angle where
                   :math:`M^2 (1 - \cos\alpha) = 2\sigma^2/N + \sigma^2 \ln(2 N^2 M^2/\sigma^2)`

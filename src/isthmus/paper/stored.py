@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations_with_replacement, pairwise, product
+from itertools import combinations_with_replacement, pairwise
 from typing import Any
 
 import numpy as np
@@ -73,12 +73,10 @@ E8_SHELL = Arrangement("E8 shell", _e8_shell, _EIGHTHS, 3, 0.618, 4.597, (64, 32
 class Proof:
     """The bounds that prove an arrangement stored.
 
-    `across` and `along` bound :math:`|f_u|/|u|` in the cylinder, and the slope of :math:`f_a` on
-    the axis, from above. `inward` and `outward` bound sums of :math:`a - a_1` over patterns by
-    their relative weights, at the bottom :math:`a_1`, and at :math:`M - R` in its place, from
-    below. `spacing` is half the distance of neighbours. The proof `holds` if all inequalities that
-    the text states are true in every interval. In interval arithmetic they are certain. With
-    floats they hold with a relative margin of 1e-10, which exceeds the rounding errors expected.
+    `across` bounds :math:`|f_u|/|u|` in the cylinder and `along` the slope of :math:`f_a` on the
+    axis, from above; `inward` and `outward` the moves inward at :math:`a_1` and outward at
+    :math:`M - R`, from below, weighted by the pattern's own weight. `spacing` is half the distance
+    of neighbours. The proof `holds` if all inequalities are true in every interval.
     """
 
     name: str
@@ -339,20 +337,20 @@ def shell_kernels(
 
     The first and the last shell are single points on the axis, and have none.
     """
-    count = len(cosines)
-    kernels = [np.full((count, count), number(0)) for _ in range(DEGREES + 1)]
-    for one, other in product(range(1, count - 1), repeat=2):
-        numbers = pairs[one, other]
-        found = np.flatnonzero(numbers)
-        root = _sqrt((1 - cosines[one] ** 2) * (1 - cosines[other] ** 2))
-        angle = (cosines[found] - cosines[one] * cosines[other]) / root
-        share = np.array([number(int(each)) for each in numbers[found]])
-        share = share / number(int(numbers.sum()))
-        before, now = 0 * angle + number(1), angle
-        for degree in range(1, DEGREES + 1):
-            kernels[degree][one, other] = (share * now).sum()
-            ahead = (2 * degree + across - 2) * angle * now - degree * before
-            before, now = now, ahead / (degree + across - 2)
+    inner, count = cosines[1:-1], len(cosines)
+    sine = np.array([_sqrt(1 - cosine**2) for cosine in inner])
+    angle = cosines - np.multiply.outer(inner, inner)[..., None]
+    angle = angle / np.multiply.outer(sine, sine)[..., None]
+    counts = np.array([number(int(each)) for each in pairs[1:-1, 1:-1].ravel()])
+    share = counts.reshape(angle.shape)
+    share = share / share.sum(-1)[..., None]
+    kernels, before, now = [], 0 * angle + number(1), angle
+    for degree in range(DEGREES + 1):
+        kernel = np.full((count, count), number(0))
+        kernel[1:-1, 1:-1] = (share * before).sum(-1)
+        kernels.append(kernel)
+        ahead = (2 * degree + across) * angle * now - (degree + 1) * before
+        before, now = now, ahead / (degree + across - 1)
     return kernels
 
 
@@ -391,17 +389,17 @@ def _sqrt(value: Any) -> Any:
     return value.sqrt() if hasattr(value, "sqrt") else math.sqrt(value)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main() -> int:
     """Print both proofs; the exit code is 0 if they hold."""
     number: Callable[[Any], Any] = float
-    if "--intervals" in arguments:
+    if "--intervals" in sys.argv:
         from flint import arb, ctx
 
         ctx.prec, number = 100, arb
     proofs = [prove_stored(each, number) for each in (CELL_600, E8_SHELL)]
-    print("\n\n".join(map(str, proofs)))
+    print(*proofs, sep="\n\n")
     return 0 if all(proof.holds for proof in proofs) else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())
