@@ -171,7 +171,8 @@ def memory_creation(seed: int, full: bool = False) -> Section:
                 "origin-is-new",
                 f"{away} starts flow to the origin without being new, unless a cluster lies there "
                 "(E10). But at alpha = 30, with the printed energy, only "
-                f"{printed[30.0] / new['as printed'][30.0]:.0%} of those that are new do.",
+                f"{printed[30.0] / new['as printed'][30.0]:.0%} of those that are new do "
+                f"({retrieved_to_the_origin(30.0):.0%} by `retrieve`, whose basins differ).",
                 not origin.confirmed and away == 0,
                 corrected=away == 0,
             ),
@@ -191,20 +192,36 @@ def memory_creation(seed: int, full: bool = False) -> Section:
     )
 
 
+def square() -> Tensor:
+    """Return points that fill the square of the figures evenly."""
+    axis = REACH * (2 * torch.arange(FLOW_SIDE, dtype=torch.float64) + 1 - FLOW_SIDE) / FLOW_SIDE
+    return torch.cartesian_prod(axis, axis)
+
+
+def at_the_origin(ends: Tensor, energy: ist.CRPMixture) -> Tensor:
+    """Return whether points are nearer to the origin than to any memory."""
+    return torch.linalg.vector_norm(ends, dim=1) < torch.cdist(ends, energy.means).amin(1)
+
+
 def flow_to_the_origin(alpha: float, normalized: bool) -> tuple[float, float, int]:
     """Return shares of the square where a new memory wins, and that flow to the origin.
 
     Last, the number of starts that flow there although a known memory is more probable.
     """
-    energy = memories_of_the_paper(alpha, normalized)
-    axis = REACH * (2 * torch.arange(FLOW_SIDE, dtype=torch.float64) + 1 - FLOW_SIDE) / FLOW_SIDE
-    points = ends = torch.cartesian_prod(axis, axis)
-    new = energy.responsibilities(points).argmax(1) == len(checks.MEANS)
+    energy, points = memories_of_the_paper(alpha, normalized), square()
+    new, ends = energy.responsibilities(points).argmax(1) == len(checks.MEANS), points
     for size, count in FLOW_STEPS:
         for _ in range(count):
             ends = ends + 0.5 * size * energy.score(ends)
-    flow = torch.linalg.vector_norm(ends, dim=1) < torch.cdist(ends, energy.means).amin(1)
+    flow = at_the_origin(ends, energy)
     return float(new.double().mean()), float(flow.double().mean()), int((flow & ~new).sum())
+
+
+def retrieved_to_the_origin(alpha: float) -> float:
+    """Return the share of new points of the square that `retrieve` takes to the origin."""
+    energy, points = memories_of_the_paper(alpha, normalized=False), square()
+    points = points[energy.responsibilities(points).argmax(1) == len(checks.MEANS)]
+    return float(at_the_origin(ist.retrieve(energy, points).state, energy).double().mean())
 
 
 def mass_of_the_first(discount: float, seed: int) -> tuple[float, float]:
@@ -237,6 +254,9 @@ def elbo_dynamics(seed: int, full: bool = False) -> Section:
     path = figures.elbo_path(target, "euclidean", start, 300)
     rise = float(elbo_energy(path, target).diff(dim=0).max().clamp(min=0))
     times = dict(zip(names, map(time_of_the_flow, STARTING_LOGITS), strict=True))
+    growth = (times[names[-1]] / times[names[-2]]) ** (
+        1 / (STARTING_LOGITS[-1] - STARTING_LOGITS[-2])
+    )
     shifted = largest_gap(elbo_energy(start + SHIFT, target), elbo_energy(start, target))
     sign, places = (
         check(torch.Generator().manual_seed(seed))
@@ -253,8 +273,9 @@ def elbo_dynamics(seed: int, full: bool = False) -> Section:
             judged(
                 "convergence",
                 f"The energy rises by at most {rise:.0e} in a step, and the flow comes near in "
-                f"times of {listed(times.values(), '.2g')} from logits of {listed(times)}. In "
-                f"{checks.STEPS} steps it does not converge from {listed(stalled)} (E4).",
+                f"times of {listed(times.values(), '.2g')} from logits of {listed(times)}: by a "
+                f"factor of {growth:.2f} for each unit. In {checks.STEPS} steps it does not "
+                f"converge from {listed(stalled)} (E4).",
                 all(map(math.isfinite, times.values())) and rise <= LARGEST_RISE,
             ),
             judged("fixed-points", f"{places.shown} (E5)", not places.confirmed),

@@ -151,7 +151,7 @@ def likelihoods(seed: int, full: bool = False) -> Section:
         "likelihoods",
         f"Densities integrate to 1 within {loss:.0e}, and updates raise the energy by at most "
         f"{rise:.0e}. But a uniform likelihood has no gradient: its update is the mean of the "
-        "memories in reach. Lévy's law is zero on one side of a memory.",
+        "memories in reach. Lévy's law is zero on one side of a memory. Only kernels are judged.",
         min(forces) > 0,
         corrected=rise <= LARGEST_RISE and loss <= LARGEST_LOSS,
     )

@@ -259,9 +259,7 @@ def incontext_objectives(seed: int, full: bool = False) -> Section:
     """Show what the paper's objective and ranking NCE reach with the paper's model and data."""
     record = json.loads(recorded("benchmarks/results/incontext-objectives.json").read_text())
     sizes, bounds = record["contexts"], record["references"]
-    runs: dict[str, list[dict[str, Any]]] = {}  # by objective, one for each seed
-    for name, run in record["runs"].items():
-        runs.setdefault(name.split(", seed ")[0], []).append(run)
+    runs = by_objective(record)
     ends = {name: [run["evaluations"][-1] for run in group] for name, group in runs.items()}
     paper, planned = ends[PAPER], runs[PAPER][0]["planned"]
     seconds = fmean(each["cpu_seconds"] for each in paper)
@@ -314,6 +312,14 @@ def incontext_objectives(seed: int, full: bool = False) -> Section:
             ),
         ),
     )
+
+
+def by_objective(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the runs of a record by their objectives, each with a run for every seed."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for name, run in record["runs"].items():
+        groups.setdefault(name.split(", seed ")[0], []).append(run)
+    return groups
 
 
 def spread_of(values: list[float]) -> str:
