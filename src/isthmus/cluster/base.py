@@ -412,14 +412,13 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
     def _criterion(self, X: Any, price: Callable[[int], float]) -> float:
         """Return -2 log-likelihood plus a price for each free parameter."""
         log_density = np.asarray(self.score_samples(X))
-        # Memories, and their proportions and width unless these are given.
-        proportions = (self.n_clusters_ - 1) * self._learns_weights
-        free = self._dof_of_memories + proportions + self._learns_beta
-        return price(len(log_density)) * free - 2 * float(log_density.sum())
+        return price(len(log_density)) * self._n_parameters - 2 * float(log_density.sum())
 
     @property
-    def _dof_of_memories(self) -> int:
-        return int(self.memories_.size)
+    def _n_parameters(self) -> int:
+        """The numbers of memories, and their proportions and width unless these are given."""
+        proportions = (self.n_clusters_ - 1) * self._learns_weights
+        return int(self.memories_.size + proportions + self._learns_beta)
 
     @property
     def _learns_weights(self) -> bool:

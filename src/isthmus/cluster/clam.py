@@ -191,8 +191,8 @@ class ClAM(FiniteMixtureEstimator):
         return table / lengths
 
     @property
-    def _dof_of_memories(self) -> int:
-        return super()._dof_of_memories - self._is_spherical * self.n_clusters_
+    def _n_parameters(self) -> int:
+        return super()._n_parameters - self._is_spherical * self.n_clusters_
 
     def _projected(self, means: Tensor) -> Tensor:
         lengths = torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp(min=1e-30)

@@ -87,6 +87,12 @@ class Moments:
         mean = self.mean * mine + share * apart
         return Moments(weight, mean, squares, size, self.n_rows + other.n_rows)
 
+    def columns(self) -> Scaling:
+        """Return the units in which each column has variance 1, or 0."""
+        deviation = np.sqrt(self.squares / np.maximum(self.weight, 1e-300))
+        scale = np.where(deviation > 1e-15, deviation * self.size, 1.0)
+        return Scaling(self.mean * self.size, scale)
+
     def units(self) -> Scaling:
         """Return the units in which the mean variance per column is 1."""
         if not self.weight.all():

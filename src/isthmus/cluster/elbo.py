@@ -20,7 +20,7 @@ from torch import Tensor
 
 from isthmus.cluster.base import LearnedEnergy, MemoryEstimator, as_number_or
 from isthmus.cluster.data import AnyRows, Rows
-from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation, labelled
+from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters, expectation
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.memories.mixture import Mixture
 from isthmus.printing import counted
@@ -169,7 +169,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
             self._adopt_parameters(next(self._initial_parameters(few, generator, given)))
             self.n_steps_ = 0
         parameters = self._parameters(rows)
-        statistics, labels = labelled(rows, parameters)
+        statistics, labels = expectation(rows, parameters), self._labels(X)
         rate = max(1 / (self.n_steps_ + 1), SMALLEST_RATE)
         running = statistics.scaled(rate / rows.total)
         if self.n_steps_:
@@ -178,7 +178,7 @@ class FiniteMixtureEstimator(MemoryEstimator):
         self.n_steps_ += 1
         self.n_iter_ = self.n_steps_
         self._adopt_parameters(self._maximised(rows, running, parameters))
-        return labels.numpy(), self._batch_objective(rows, parameters, statistics)
+        return labels, self._batch_objective(rows, parameters, statistics)
 
     def _batch_objective(
         self, rows: Rows, parameters: MixtureParameters, statistics: ClusterStatistics

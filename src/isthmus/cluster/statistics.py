@@ -150,28 +150,16 @@ def expectation(
     return divided.with_totals_of(rows)
 
 
-def labelled(rows: Rows, parameters: MixtureParameters) -> tuple[ClusterStatistics, Tensor]:
-    """Return the :func:`expectation` of rows in memory, and their most probable memories (N,)."""
-    labels = torch.empty(len(rows), dtype=torch.int64)
-    return _divided(rows, parameters, None, labels).with_totals_of(rows), labels
-
-
 @torch.no_grad()
 def _divided(
-    rows: Rows,
-    parameters: MixtureParameters,
-    flow: Callable[[Tensor], Any] | None,
-    labels: Tensor | None = None,
+    rows: Rows, parameters: MixtureParameters, flow: Callable[[Tensor], Any] | None
 ) -> ClusterStatistics:
     statistics = ClusterStatistics.empty(len(parameters.means), rows.dim)
-    for where, block in rows.blocks(len(parameters.means) + rows.dim):
+    for _, block in rows.blocks(len(parameters.means) + rows.dim):
         logits = parameters.log_joint(block)
-        # numpy finds the largest of each row in a quarter of the time that torch needs.
-        best = torch.from_numpy(logits.numpy().argmax(1))
-        if labels is not None:
-            labels[where] = best
-        top = logits.gather(1, best[:, None])
         if flow is None:  # one exponential serves shares and log-sum-exps
+            # numpy finds the largest of each row in a quarter of the time that torch needs.
+            top = torch.from_numpy(logits.numpy().max(1, keepdims=True))
             shares = logits.sub_(top).exp_()
             mass = shares.sum(1)
             total = mass.log().add_(top[:, 0])

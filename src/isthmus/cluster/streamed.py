@@ -112,8 +112,10 @@ def cluster_file(
     layout = TableLayout(len(table.columns), np.dtype(np.float64), table.columns)
     blocks = FileBlocks(places, layout, read)
     estimator = chosen_estimator(seed=seed, **settings)
-    scaling = _scaling(blocks, standardise)
-    estimator.fit(blocks.mapped(_scaled, scaling))
+    scaling = Scaling(np.zeros(layout.dim), np.ones(layout.dim))
+    if standardise:
+        scaling = blocks.total(Moments.of).columns()
+    estimator.fit(blocks.mapped(lambda block: replace(block, values=scaling.into(block.values))))
     del estimator.feature_names_in_  # as in TableModel.fit, which has names of its own
     model = TableModel(estimator.energy_, scaling, table.columns, estimator)
     names, parts, start = (table.id_name, table.label_name or ""), [], 0
@@ -161,19 +163,6 @@ def _sample(
     names = {"id": table.id_name, "label": table.label_name}
     aside = {role: name for role, name in names.items() if name in source.frame}
     return table, {role: name for role, name in aside.items() if name and name not in features}
-
-
-def _scaling(blocks: FileBlocks, standardise: bool) -> Scaling:
-    if not standardise:
-        return Scaling(np.zeros(blocks.layout.dim), np.ones(blocks.layout.dim))
-    moments: Moments = blocks.total(Moments.of)
-    deviation = np.sqrt(moments.squares / np.maximum(moments.weight, 1e-300))
-    scale = np.where(deviation > 1e-15, deviation * moments.size, 1.0)
-    return Scaling(moments.mean * moments.size, scale)
-
-
-def _scaled(block: TableBlock, scaling: Scaling) -> TableBlock:
-    return replace(block, values=scaling.into(block.values.astype(np.float64)))
 
 
 @contextmanager
