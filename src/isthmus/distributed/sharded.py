@@ -25,8 +25,9 @@ from isthmus.distributed.shards import (
     find_nearest,
     find_recalled,
     recall_density,
-    recall_pull,
+    recall_force,
     recall_shares,
+    recall_target,
     rows_at,
 )
 from isthmus.energy import Energy
@@ -239,27 +240,17 @@ class ShardedMemory(Energy):
         one = self._like.log_normalizer() - self._like.log_total_weight
         return (one.double() + self.log_total_weight).to(one.dtype)
 
-    def _pass(self, function: Callable[..., Any], *points: Tensor | None, **part: str) -> Recall:
-        """Send points (Q, D) to all shards, in portions, and return what they recall together."""
+    def _pass(self, recalls: Callable[..., Recall], x: Tensor, *seen: Tensor) -> Recall:
+        """Send points (..., D) to all shards, in portions, and return what they recall together."""
         if is_transforming():
             raise UnsupportedOperationError(
                 "Memories in shards cannot be traced by torch.func or torch.compile."
             )
-        flat = [None if each is None else each.detach().reshape(-1, self.dim) for each in points]
-        assert flat[0] is not None
         size = max(PASS_ENTRIES // self.dim, 1)
-        portions = [
-            self._shards.total(
-                function,
-                *(None if each is None else each[start : start + size] for each in flat),
-                *part.values(),
-            )
-            for start in range(0, len(flat[0]), size)
-        ]
-        if not portions:
-            return Recall(flat[0].new_zeros(0, dtype=torch.float64), flat[0])
-        masses, means = zip(*((each.log_mass, each.mean) for each in portions), strict=True)
-        return Recall(torch.cat(masses), torch.cat(means))
+        flat = (each.detach().reshape(-1, self.dim).split(size) for each in (x, *seen))
+        found = [self._shards.total(recalls, *each) for each in zip(*flat, strict=True)]
+        mean = torch.cat([each.mean for each in found]).to(x.dtype).reshape(x.shape)
+        return Recall(torch.cat([each.log_mass for each in found]).reshape(x.shape[:-1]), mean)
 
     def _graphless(self, x: Tensor, what: str) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
@@ -275,32 +266,29 @@ class ShardedMemory(Energy):
         return _differentiable(x, value, lambda: -self._score(x.detach()))
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        found = self._pass(recall_pull, self._graphless(x, "A step"), part="target")
-        moved = found.mean.to(x.dtype).reshape(x.shape)
-        precision = None if held is None else self._like._pull(x).precision
+        found = self._pass(recall_target, self._graphless(x, "A step"))
+        moved, precision = found.mean, None if held is None else self._like._pull(x).precision
         if held is not None and precision is not None:
             moved = x + held_move(precision, moved - x, ~held)
-        log_mass = found.log_mass.to(x.dtype).reshape(x.shape[:-1])
-        return keep_observed(moved, x, held), self._like._energy_of(x, log_mass)
+        return keep_observed(moved, x, held), self._like._energy_of(x, found.log_mass.to(x.dtype))
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
         return self._step_and_energy(x, held)[0]
 
     def _score(self, x: Tensor) -> Tensor:
-        found = self._pass(recall_pull, self._graphless(x, "The score"), part="force")
-        return found.mean.to(x.dtype).reshape(x.shape) / self._like._force_unit()
+        found = self._pass(recall_force, self._graphless(x, "The score"))
+        return found.mean / self._like._force_unit()
 
     def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         if seen is not None:
             x = self._graphless(x, "The density of some coordinates")
-        found = self._pass(recall_density, x, seen)
-        value = (found.log_mass - self.log_total_weight).to(x.dtype).reshape(x.shape[:-1])
+        found = self._pass(recall_density, x, *([] if seen is None else [seen]))
+        value = (found.log_mass - self.log_total_weight).to(x.dtype)
         scale = self.inverse_temperature
         return _differentiable(x, value, lambda: scale * self._score(x.detach()))
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
-        found = self._pass(recall_density, x, seen)
-        return torch.where(seen, x, found.mean.to(x.dtype).reshape(x.shape))
+        return torch.where(seen, x, self._pass(recall_density, x, seen).mean)
 
     def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
         size = x.numel() // max(self.dim, 1) * self.n_memories

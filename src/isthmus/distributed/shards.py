@@ -66,14 +66,21 @@ class Recall:
 
 
 @torch.no_grad()
-def recall_pull(shard: Shard, x: Tensor, part: str) -> Recall:
-    """Return the log-sum-exp of the logits, and the "force" or the "target" of a step. (Q, D)"""
+def recall_target(shard: Shard, x: Tensor) -> Recall:
+    """Return the log-sum-exp of the logits, and the target of a step."""
     pull = shard.memory._pull(x)
-    return shard._recall(pull.logsumexp, getattr(pull, part))
+    return shard._recall(pull.logsumexp, pull.target)
 
 
 @torch.no_grad()
-def recall_density(shard: Shard, x: Tensor, seen: Tensor | None) -> Recall:
+def recall_force(shard: Shard, x: Tensor) -> Recall:
+    """Return the log-sum-exp of the logits, and the force on each point."""
+    pull = shard.memory._pull(x)
+    return shard._recall(pull.logsumexp, pull.force)
+
+
+@torch.no_grad()
+def recall_density(shard: Shard, x: Tensor, seen: Tensor | None = None) -> Recall:
     """Return the log of weight times density, and the mean given the coordinates seen."""
     memory = shard.memory
     found = memory._attend_density(x, seen)
