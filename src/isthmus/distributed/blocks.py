@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,10 +138,10 @@ class FutureBlocks(Blocks):
     def mapped(self, function: Callable[..., Any], *arguments: Any) -> FutureBlocks:
         """Return new blocks."""
         require_connection(self.client)
-        submit = self.client.submit
         # A task holds the arguments, so that they reach each worker once and are not lost with it.
-        given = submit(tuple, arguments, pure=False)
-        parts = [submit(_call, function, part, given, pure=False) for part in self.parts]
+        given = self.client.submit(tuple, arguments, pure=False)
+        call = partial(_call, function)
+        parts = self.client.map(call, self.parts, arguments=given, pure=False)
         return FutureBlocks(parts, self.layout, self.client)
 
     def reduce(self, function: Callable[..., Any], *arguments: Any) -> Any:
