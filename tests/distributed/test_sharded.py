@@ -65,6 +65,11 @@ def test_every_method_is_that_of_the_memory_in_one_process(case: str, dtype: str
     assert (many.n_memories, many.dim, many.n_shards) == (N, D, 3)
 
 
+def test_memories_without_any_weight_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="weights"):
+        shard(ist.GaussianKDE, da.from_array(X), sigma=1.0, log_weights=np.full(N, -np.inf))
+
+
 @pytest.mark.parametrize("case", ["kde", "modern-hopfield"])
 def test_retrieval_and_chains_take_the_same_way(case: str) -> None:
     kind, settings = CASES[case]

@@ -41,6 +41,8 @@ from isthmus.validation import as_count, is_transforming
 KINDS = (GaussianKDE, Mixture, ModernHopfield)
 # Numbers of the queries of one pass: 32 MiB in float64.
 PASS_ENTRIES = 2**22
+# The log-weight of memories in a block of which all weights are zero.
+NOTHING = -1e30
 # Responsibilities that may be gathered.
 MOST_RESPONSIBILITIES = 2**24
 
@@ -114,6 +116,8 @@ def shard(
     blocks = dask_blocks(data, client=found, extra=log_weights, name="data")
     shards = blocks.mapped(_built, energy_class, settings)
     entries = sorted(shards.total(_entry))
+    if max(log_mass for _, _, log_mass in entries) < NOTHING / 2:
+        raise InvalidInputError("All weights of the memories are zero; one must be positive.")
     return ShardedMemory(shards, entries, energy_class, settings)
 
 
@@ -140,14 +144,16 @@ def _check_settings(energy_class: type, settings: dict[str, Any]) -> None:
 
 def _built(block: TableBlock, kind: type[GaussianMemory], settings: dict[str, Any]) -> Shard | None:
     """Return the memory of one block, on a worker."""
+    if block.extra is not None:
+        # A memory needs some weight; of all blocks together, this is none.
+        none = (block.extra == -np.inf).all()
+        settings = settings | {"log_weights": np.maximum(block.extra, NOTHING if none else -np.inf)}
     try:
-        left_out = block.extra is not None and bool((block.extra == -np.inf).all())
-        weights = {} if left_out or block.extra is None else {"log_weights": block.extra}
-        memory: Any = kind(block.values, **(settings | weights))
+        memory: Any = kind(block.values, **settings)
     except IsthmusError as error:
         raise type(error)(f"{block.name}: {error}") from None
     memory.requires_grad_(False)
-    return Shard(block.number, memory, left_out)
+    return Shard(block.number, memory)
 
 
 def _entry(each: Shard) -> list[tuple[int, int, float]]:

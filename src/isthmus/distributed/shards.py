@@ -19,26 +19,19 @@ BLOCK_ENTRIES = 2**22
 
 @dataclass(frozen=True)
 class Shard:
-    """The memory of the rows of one block; `left_out` if all their weights are zero."""
+    """The memory of the rows of one block."""
 
     number: int
     memory: GaussianMemory
-    left_out: bool = False
 
     @property
     def log_mass(self) -> float:
         """Log of the total weight of the memories, in float64."""
         memory = self.memory
-        if self.left_out:
-            return -torch.inf
         if isinstance(memory, ModernHopfield):
             length = memory.memories[0].double().square().sum()
             return float(0.5 * memory.beta.double() * length - memory.log_mixing_weights[0])
         return float(_exact_log_weights(memory).logsumexp(0))
-
-    def _recall(self, log_mass: Tensor, mean: Tensor) -> Recall:
-        log_mass = log_mass.double()
-        return Recall(torch.full_like(log_mass, -torch.inf) if self.left_out else log_mass, mean)
 
 
 def _exact_log_weights(memory: WeightedMemory) -> Tensor:
@@ -59,8 +52,7 @@ class Recall:
 
     def __add__(self, other: Recall) -> Recall:
         total = torch.logaddexp(self.log_mass, other.log_mass)
-        finite = torch.where(total > -torch.inf, total, 0.0)
-        mine, yours = ((each.log_mass - finite).exp()[:, None] for each in (self, other))
+        mine, yours = ((each.log_mass - total).exp()[:, None] for each in (self, other))
         mean = mine * self.mean.double() + yours * other.mean.double()
         return Recall(total, mean.to(self.mean.dtype))
 
@@ -69,14 +61,14 @@ class Recall:
 def recall_target(shard: Shard, x: Tensor) -> Recall:
     """Return the log-sum-exp of the logits, and the target of a step."""
     pull = shard.memory._pull(x)
-    return shard._recall(pull.logsumexp, pull.target)
+    return Recall(pull.logsumexp.double(), pull.target)
 
 
 @torch.no_grad()
 def recall_force(shard: Shard, x: Tensor) -> Recall:
     """Return the log-sum-exp of the logits, and the force on each point."""
     pull = shard.memory._pull(x)
-    return shard._recall(pull.logsumexp, pull.force)
+    return Recall(pull.logsumexp.double(), pull.force)
 
 
 @torch.no_grad()
@@ -85,7 +77,7 @@ def recall_density(shard: Shard, x: Tensor, seen: Tensor | None = None) -> Recal
     memory = shard.memory
     found = memory._attend_density(x, seen)
     mean = found.mean if seen is None else found.mean + memory._keys().centre
-    return shard._recall(found.logsumexp.double() + shard.log_mass, mean)
+    return Recall(found.logsumexp.double() + shard.log_mass, mean)
 
 
 @torch.no_grad()
@@ -137,7 +129,6 @@ def find_recalled(shard: Shard, x: Tensor) -> Ranked:
     parts = x.split(max(BLOCK_ENTRIES // memory.n_memories, 1))
     best = [memory._logits(part, None).double().max(1, keepdim=True) for part in parts]
     values, place = (torch.cat(each) for each in zip(*best, strict=True))
-    values = torch.full_like(values, -torch.inf) if shard.left_out else values
     return Ranked(1, values, torch.full_like(place, shard.number), place)
 
 
