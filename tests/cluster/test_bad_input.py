@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO
+from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
 from isthmus.cluster.data import RowSample
 from isthmus.errors import InvalidInputError
 
@@ -81,6 +81,7 @@ def test_far_off_queries_get_an_answer(make, blobs):
         (lambda X: ClAMCRP(beta=1e308).fit(X), "beta"),
         (lambda X: ClAMCRPELBO(init=[[1e200] * X.shape[1]]).fit(X), "finite means"),
         (lambda X: ClAM(2, random_state=0).fit(X).score(X, sample_weight=np.inf), "sample_weight"),
+        (lambda X: ClAMELBO(2).fit(X, sample_weight=np.inf), "sample_weight"),
         (lambda X: ClAM(2).fit(torch.from_numpy(X).to(torch.complex128).conj()), "[Cc]omplex"),
     ],
 )

@@ -95,7 +95,7 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
         """Return the probability of each cluster for each row. -> (n, K)"""
 
     def _validated(
-        self, X: Any, sample_weight: Any, reset: bool
+        self, X: Any, sample_weight: Any, reset: bool = False
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         require_in_memory(X, type(self).__name__)
         X = self._table(X, reset=reset)
@@ -103,8 +103,8 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
             given = as_numbers(sample_weight, "sample_weight")
             sample_weight = given if given.ndim else float(given)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.any():
-            raise InvalidInputError("All sample weights are zero; at least one must be positive.")
+        if not 0 < weights.sum() < np.inf:
+            raise InvalidInputError("sample_weight must be finite, with a sum above zero.")
         return X, weights
 
     def _table(self, X: Any, reset: bool = False) -> NDArray[Any]:
@@ -178,10 +178,7 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the mean log-density of the rows."""
-        X = self._table(X)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
-        if not 0 < weights.sum() < np.inf:
-            raise InvalidInputError("sample_weight must be finite, with a sum above zero.")
+        X, weights = self._validated(X, sample_weight)
         return float(np.average(self._log_density(X), weights=weights))
 
     def complete(self, X: Any, how: str = "mean") -> NDArray[Any]:

@@ -361,7 +361,8 @@ class BlockRows:
     def of(cls, raw: Blocks, n_rows: int, few: RowSample, units: Scaling) -> BlockRows:
         """Convert blocks to internal units, where they are."""
         rows = raw.mapped(_sample, few.values.dtype, units)
-        return cls(rows, few.rows(units), n_rows, *rows.total(_totals).tolist())
+        totals = rows.total(lambda own: np.array([own.total, own.square, own.known_total]))
+        return cls(rows, few.rows(units), n_rows, *totals.tolist())
 
     @property
     def dim(self) -> int:
@@ -396,10 +397,6 @@ def _sample(block: TableBlock, dtype: Any, units: Scaling | None = None) -> Any:
         return None
     distinct = RowSample.of(X.astype(dtype, copy=False), weights)
     return distinct.cut(SAMPLE_ROWS) if units is None else distinct.in_order().rows(units)
-
-
-def _totals(rows: Rows) -> NDArray[np.float64]:
-    return np.array([rows.total, rows.square, rows.known_total])
 
 
 def measured(raw: Blocks) -> tuple[int, RowSample, Scaling]:

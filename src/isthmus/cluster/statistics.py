@@ -25,10 +25,6 @@ class MixtureParameters(NamedTuple):
         """Return log p(x, z = k) without the term that all memories share. (n, K)"""
         return distance_logits(rows.values, self.means, self.log_weights, self.beta, rows.observed)
 
-    def row_terms(self, rows: Rows) -> Tensor:
-        """Return the term that :meth:`log_joint` leaves out. (n,)"""
-        return 0.5 * math.log(self.beta / math.pi) * rows.coordinates() - self.beta * rows.squares
-
 
 @dataclass(frozen=True)
 class ClusterStatistics:
@@ -167,7 +163,9 @@ def _divided(
         else:
             shares = flow(logits).probabilities * block.weights[:, None]
             total = torch.logsumexp(logits, 1)
-        log_likelihood = float(block.weights @ total.add_(parameters.row_terms(block)))
+        # The term of each row that log_joint leaves out.
+        total += 0.5 * math.log(parameters.beta / math.pi) * block.coordinates()
+        log_likelihood = float(block.weights @ (total - parameters.beta * block.squares))
         part = ClusterStatistics.of_shares(block, shares)
         statistics = statistics + replace(part, log_likelihood=log_likelihood)
     return statistics

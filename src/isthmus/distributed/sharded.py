@@ -115,7 +115,9 @@ def shard(
     found = as_client(client, security)
     blocks = dask_blocks(data, client=found, extra=log_weights, name="data")
     shards = blocks.mapped(_built, energy_class, settings)
-    entries = sorted(shards.total(_entry))
+    entries = sorted(
+        shards.total(lambda each: [(each.number, each.memory.n_memories, each.log_mass)])
+    )
     if max(log_mass for _, _, log_mass in entries) < NOTHING / 2:
         raise InvalidInputError("All weights of the memories are zero; one must be positive.")
     return ShardedMemory(shards, entries, energy_class, settings)
@@ -154,10 +156,6 @@ def _built(block: TableBlock, kind: type[GaussianMemory], settings: dict[str, An
         raise type(error)(f"{block.name}: {error}") from None
     memory.requires_grad_(False)
     return Shard(block.number, memory)
-
-
-def _entry(each: Shard) -> list[tuple[int, int, float]]:
-    return [(each.number, each.memory.n_memories, each.log_mass)]
 
 
 def _differentiable(x: Tensor, value: Tensor, gradient: Callable[[], Tensor]) -> Tensor:
