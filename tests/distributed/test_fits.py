@@ -1,6 +1,5 @@
 """Fits on Dask collections agree with fits on the same rows in memory, whatever the blocks."""
 
-from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -12,7 +11,6 @@ from sklearn.base import clone
 
 from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
 from isthmus.cluster import data as cluster_data
-from isthmus.distributed.blocks import FileBlocks, TableLayout, read_group, row_groups
 
 N, D = 600, 3
 RNG = np.random.default_rng(0)
@@ -86,22 +84,6 @@ def test_frames_bring_their_names_and_unknown_sizes() -> None:
     expected = ClAMELBO(3, random_state=0).fit(frame)
     same_fit(model, expected)
     np.testing.assert_array_equal(model.predict(parts).compute(), expected.predict(frame))
-
-
-def test_row_groups_of_a_file_are_fitted_one_at_a_time(tmp_path: Path) -> None:
-    frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=120)
-    places = row_groups(tmp_path / "rows.parquet")
-    assert len(places) == 6
-    layout = TableLayout(D, np.dtype(float), tuple(frame.columns))
-
-    def read(number: int, *at: Any) -> Any:
-        return layout.block(f"group {number}", number, read_group(*at).to_pandas())
-
-    blocks = FileBlocks(places, layout, read)
-    found, expected = (ClAMELBO(3, random_state=0).fit(each) for each in (blocks, frame))
-    np.testing.assert_allclose(found.memories_, expected.memories_, rtol=1e-7, atol=1e-7)
-    assert not hasattr(found, "labels_")
 
 
 @pytest.mark.slow

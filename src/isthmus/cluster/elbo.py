@@ -169,7 +169,8 @@ class FiniteMixtureEstimator(MemoryEstimator):
             self._adopt_parameters(next(self._initial_parameters(few, generator, given)))
             self.n_steps_ = 0
         parameters = self._parameters(rows)
-        statistics, labels = expectation(rows, parameters), self._labels(X)
+        labels = parameters.log_joint(rows).numpy().argmax(1)
+        statistics = expectation(rows, parameters)
         rate = max(1 / (self.n_steps_ + 1), SMALLEST_RATE)
         running = statistics.scaled(rate / rows.total)
         if self.n_steps_:
