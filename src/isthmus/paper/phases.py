@@ -22,31 +22,30 @@ from sklearn.datasets import load_digits
 from isthmus.capacity.atlas import binary_line, condensation_line, entropy_noise, storage_line
 
 FloatArray = NDArray[np.float64]
-DIMS = (6, 8, 10, 12, 14, 16)
+DIMS, LARGE_DIMS = (6, 8, 10, 12, 14, 16), (50, 100, 200, 400)
 # Expected number of patterns, at the threshold, that are drawn one by one; their repetitions.
 NEAREST, REPEATS = 300, 400
-# Number of smallest distances drawn.
-SMALLEST = 1000
+# Number of smallest distances drawn, and their repetitions; rows that are made noisy.
+SMALLEST, DRAWS, ROWS = 1000, 1000, 2000
 
 
 class Threshold(NamedTuple):
-    """A line of theory and its measurement."""
+    """A line of theory and its measurements by dimension."""
 
     name: str
     predicted: float
-    measured: float
     by_dim: dict[int, float]
+
+    @property
+    def measured(self) -> float:
+        """The limit of the measurements, by a line in 1/D, or the only one."""
+        inverse, values = 1 / np.array(list(self.by_dim), dtype=float), list(self.by_dim.values())
+        return values[0] if len(values) == 1 else float(np.polyfit(inverse, values, 1)[1])
 
     @property
     def ratio(self) -> float:
         """Measured over predicted."""
         return self.measured / self.predicted
-
-
-def extrapolated(by_dim: dict[int, float]) -> float:
-    """Return the limit of values at dimensions, by a line in 1/D."""
-    inverse = 1 / np.array(list(by_dim), dtype=float)
-    return float(np.polyfit(inverse, list(by_dim.values()), 1)[1])
 
 
 def storage_threshold(
@@ -55,22 +54,17 @@ def storage_threshold(
     r"""Measure ln N / D at which half of the random patterns on a sphere keep half their weight.
 
     `sharpness` is :math:`\lambda = M^2/(\sigma^2 D)`. Patterns are added until they outweigh the
-    own one, with cosine t at :math:`e^{\lambda D (t - 1)}` each.
+    own one, with cosine t = 1 - 2v at :math:`e^{\lambda D (t - 1)}` each, where v has a beta
+    distribution. Near patterns are drawn; the many far ones enter by their mean weight.
     """
     rng = np.random.default_rng(seed)
     by_dim = {dim: _log_crowd(sharpness, dim, repeats, rng) / dim for dim in dims}
-    predicted = float(storage_line(sharpness**-0.5))
-    return Threshold(
-        f"stored on a sphere, lambda = {sharpness:g}", predicted, extrapolated(by_dim), by_dim
-    )
+    name = f"stored on a sphere, lambda = {sharpness:g}"
+    return Threshold(name, float(storage_line(sharpness**-0.5)), by_dim)
 
 
 def _log_crowd(sharpness: float, dim: int, repeats: int, rng: np.random.Generator) -> float:
-    """Return the log of the median number of patterns that outweigh one.
-
-    Cosines are 1 - 2v with v of a beta distribution. Near patterns are drawn; the many far ones
-    enter by their mean weight.
-    """
+    """Return the log of the median number of patterns that outweigh one."""
     b, rate = 0.5 * (dim - 1), 2 * sharpness * dim
 
     def term(v: float) -> float:
@@ -84,18 +78,15 @@ def _log_crowd(sharpness: float, dim: int, repeats: int, rng: np.random.Generato
     near = min(NEAREST * mean_weight(0.0), 0.5)  # 1 / mean_weight(0) patterns balance the own one
     edge = float(betaincinv(b, b, near))
     far = mean_weight(edge)
-    # Cosines are drawn by interpolating their distribution function; 4 times as many as needed.
+    # Drawn by interpolating the distribution function; 4 times as many as needed.
     table = np.geomspace(edge * 1e-3, edge, 4000)
-    below = betainc(b, b, table)
     arrivals = np.cumsum(rng.exponential(1 / near, (repeats, 4 * NEAREST)), 1)
-    drawn = np.interp(near * rng.random(arrivals.shape), below, table)
+    drawn = np.interp(near * rng.random(arrivals.shape), betainc(b, b, table), table)
     nearby = np.cumsum(np.exp(-rate * drawn), 1)
-    crossing = np.argmax(nearby + far * arrivals >= 1, 1)
-    rows = np.arange(repeats)
+    rows, crossing = np.arange(repeats), np.argmax(nearby + far * arrivals >= 1, 1)
     before = np.where(crossing > 0, nearby[rows, crossing - 1], 0.0)
     # Far patterns may fill up between two arrivals.
-    needed = np.minimum(arrivals[rows, crossing], (1 - before) / far)
-    return math.log(np.median(needed))
+    return math.log(np.median(np.minimum(arrivals[rows, crossing], (1 - before) / far)))
 
 
 def binary_threshold(
@@ -104,25 +95,16 @@ def binary_threshold(
     """Measure the same for random corners of a cube, all of which are drawn."""
     rng, by_dim = np.random.default_rng(seed), {}
     for dim in dims:
-        most = 4 * math.ceil(2**dim / (1 + math.exp(-2 * sharpness)) ** dim)
-
-        def needed(dim: int = dim, most: int = most) -> float:
-            weights = np.exp(-2 * sharpness * rng.binomial(dim, 0.5, most))
-            weight = np.cumsum(weights)
-            return np.searchsorted(weight, 1) + 1.0 if weight[-1] >= 1 else math.inf
-
-        by_dim[dim] = math.log(np.median([needed() for _ in range(repeats)])) / dim
-    predicted, measured = float(binary_line(sharpness**-0.5)), extrapolated(by_dim)
-    return Threshold(f"stored, binary, lambda = {sharpness:g}", predicted, measured, by_dim)
+        most, needed = 4 * math.ceil(2**dim / (1 + math.exp(-2 * sharpness)) ** dim), []
+        for _ in range(repeats):
+            weight = np.cumsum(np.exp(-2 * sharpness * rng.binomial(dim, 0.5, most)))
+            needed.append(np.searchsorted(weight, 1) + 1.0 if weight[-1] >= 1 else math.inf)
+        by_dim[dim] = math.log(np.median(needed)) / dim
+    name = f"stored, binary, lambda = {sharpness:g}"
+    return Threshold(name, float(binary_line(sharpness**-0.5)), by_dim)
 
 
-def condensation_threshold(
-    load: float = 0.25,
-    dims: Sequence[int] = (50, 100, 200, 400),
-    *,
-    repeats: int = 1000,
-    seed: int = 0,
-) -> tuple[Threshold, Threshold]:
+def condensation_threshold(load: float = 0.25, seed: int = 0) -> tuple[Threshold, Threshold]:
     r"""Measure where few Gaussian patterns dominate at a new one, and the best bandwidth.
 
     `load` is ln N / D. With :math:`p_j \propto e^{-s r_j/2}`, :math:`\mathbb E \sum_j p_j^2` tends
@@ -134,31 +116,25 @@ def condensation_threshold(
     edge = 1 / (1 + critical) + 1 / (1 + critical) ** 2
     rng = np.random.default_rng(seed)
     at, best = {}, {}
-    for dim in dims:
+    for dim in LARGE_DIMS:
         table = dim * edge * np.linspace(0.3, 1.6, 4000)
-        log_below = np.logaddexp.accumulate(ncx2.logpdf(table, dim, dim)) + math.log(
-            table[1] - table[0]
-        )
-        ranks = np.cumsum(rng.exponential(size=(repeats, SMALLEST)), 1)
-        squares = np.interp(np.log(ranks) - load * dim, log_below, table)
+        log_below = np.logaddexp.accumulate(ncx2.logpdf(table, dim, dim))
+        ranks = np.cumsum(rng.exponential(size=(DRAWS, SMALLEST)), 1)
+        log_ranks = np.log(ranks) - load * dim - math.log(table[1] - table[0])
+        squares = np.interp(log_ranks, log_below, table)
         weights = np.exp(-critical * (squares - squares[:, :1]))
         shares = np.square(weights).sum(1) / weights.sum(1) ** 2
         at[dim] = 2 * critical * (1 - float(shares.mean()))
-        best[dim] = _likeliest(squares, dim)
+
+        def loss(log_sigma: float, dim: int = dim, squares: FloatArray = squares) -> float:
+            logits = -0.5 * squares * math.exp(-2 * log_sigma)
+            return dim * log_sigma - float(np.mean(logsumexp(logits, axis=1)))
+
+        best[dim] = math.exp(minimize_scalar(loss, bounds=(-2, 1), method="bounded").x)
     return (
-        Threshold(f"condensation, ln N / D = {load:g}", critical, extrapolated(at), at),
-        Threshold(f"best sigma, ln N / D = {load:g}", edge**0.5, extrapolated(best), best),
+        Threshold(f"condensation, ln N / D = {load:g}", critical, at),
+        Threshold(f"best sigma, ln N / D = {load:g}", edge**0.5, best),
     )
-
-
-def _likeliest(squares: FloatArray, dim: int) -> float:
-    """Return the bandwidth of the largest mean log-density of new points."""
-
-    def loss(log_sigma: float) -> float:
-        logits = -0.5 * squares * math.exp(-2 * log_sigma)
-        return dim * log_sigma - float(np.mean(logsumexp(logits, axis=1)))
-
-    return math.exp(minimize_scalar(loss, bounds=(-2, 1), method="bounded").x)
 
 
 def collapse_threshold(X: FloatArray, y: NDArray[np.int64], *, seed: int = 0) -> Threshold:
@@ -168,19 +144,19 @@ def collapse_threshold(X: FloatArray, y: NDArray[np.int64], *, seed: int = 0) ->
     prediction is :func:`entropy_noise` of Gaussian classes.
     """
     rng = np.random.default_rng(seed)
-    rows, noise = rng.integers(len(X), size=2000), rng.standard_normal((2000, X.shape[1]))
+    rows, noise = rng.integers(len(X), size=ROWS), rng.standard_normal((ROWS, X.shape[1]))
 
     def log_odds(log_sigma: float) -> float:
         sigma = math.exp(log_sigma)
         logits = cdist(X[rows] + sigma * noise, X, "sqeuclidean") / (-2 * sigma**2)
-        own = logits[np.arange(2000), rows].copy()
-        logits[np.arange(2000), rows] = -np.inf
+        own = logits[np.arange(ROWS), rows].copy()
+        logits[np.arange(ROWS), rows] = -np.inf
         return float(np.mean(logsumexp(logits, axis=1) - own))
 
     predicted = entropy_noise([X[y == label] for label in np.unique(y)])
     centre = math.log(predicted)
     measured = math.exp(brentq(log_odds, centre - 1, centre + 1, xtol=1e-3))
-    return Threshold("collapse on digits, sigma", predicted, measured, {X.shape[1]: measured})
+    return Threshold("collapse on digits, sigma", predicted, {X.shape[1]: measured})
 
 
 def all_thresholds(seed: int = 0) -> list[Threshold]:
