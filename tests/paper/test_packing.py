@@ -12,7 +12,6 @@ from scipy.special import softmax
 from isthmus.capacity import (
     certify,
     measured_capacity,
-    regular_polygon,
     spread_on_sphere,
 )
 
@@ -44,12 +43,6 @@ def test_a_measured_capacity_has_the_set_that_was_found_stored(placement: str) -
     assert_allclose(again.patterns, found.patterns)
     assert_allclose(np.linalg.norm(found.patterns, axis=1), 8**0.5)
     assert placement == "random" or certify(found.patterns).fraction_stored >= 0.5
-
-
-def test_in_the_plane_spread_patterns_are_regular_polygons() -> None:
-    found = measured_capacity(2, placement="spread", most=18)
-    assert found == 13
-    assert_allclose(found.patterns, 2 * regular_polygon(13))
 
 
 @pytest.mark.slow

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from operator import eq, lt
 
 import pytest
-import torch
 
-from isthmus.paper.report.parts import capacity, clustering_errata, energies, errata
+from isthmus.paper.report.parts import energies, errata
 from isthmus.paper.report.parts.errata import Erratum
 
 approx = pytest.approx
@@ -45,6 +44,9 @@ def test_all_are_confirmed_and_four_are_notation_only(found: dict[int, Erratum])
         (4, "printed_distance_left_from_20", eq, approx(1 - LEAST, abs=1e-3)),
         (8, "inflation_in_2_dimensions", eq, approx(11)),
         (8, "log10_inflation_in_54_dimensions", eq, approx(27 * math.log10(11))),
+        # exp(-kappa |x|^2) has the mass pi / kappa on a plane, a known cluster's pi / beta.
+        (8, "mass_printed", eq, approx(1 + 1 / 0.5, rel=1e-6)),
+        (8, "mass_corrected", eq, approx(1, rel=1e-6)),
         (9, "printed", eq, approx(0.1733, abs=1e-4)),
         (9, "by_stated_covariances", eq, approx(0.0433, abs=1e-4)),
         (11, "weight", eq, approx(-0.2)),
@@ -76,18 +78,6 @@ def test_numbers_are_those_of_theory(
     number: int, name: str, compare: Callable[..., bool], value: object, numbers
 ) -> None:
     assert compare(numbers[number][name], value)
-
-
-def test_masses_of_the_new_cluster() -> None:
-    # exp(-kappa |x|^2) has the mass pi / kappa on a plane, a known cluster's pi / beta.
-    kappa = 1 / (1 / 1.0 + 1 / 0.5)
-    assert clustering_errata.mass_of_the_new_cluster(False) == approx(1 / kappa, rel=1e-6)
-    assert clustering_errata.mass_of_the_new_cluster(True) == approx(1, rel=1e-6)
-
-
-def test_distance_that_returns_is_half_way_between_two_patterns() -> None:
-    patterns = torch.tensor([[-3.0, 0.0], [3.0, 0.0]], dtype=torch.float64)
-    assert capacity.distance_that_returns(patterns, 1.0, seed=0) == approx(3, abs=0.01)
 
 
 def test_variance_of_langevin_is_that_of_its_recursion(numbers) -> None:
