@@ -14,8 +14,8 @@ IntArray = NDArray[np.int64]
 LEAF, LEAVES = 32, 32
 # Up to this many leaves, one top cell holds all.
 ONE_TOP = 512
-# Cells larger than this many times their size are split again.
-LARGEST_TOP, LARGEST_LEAF = 8, 4
+# Cells larger than this many times their size are split at medians.
+LARGEST = 4
 # k-means: rows for each centre, and rounds.
 ROWS_PER_CENTRE, ROUNDS = 40, 6
 # Up to this dimension, cells are split at medians.
@@ -59,11 +59,16 @@ def _firsts(sizes: list[int]) -> IntArray:
 
 def _cells(points: Tensor, size: int, most: int, generator: torch.Generator) -> list[Tensor]:
     """Return the rows of cells of about `size`, neighbours near each other; one, if few rows."""
-    rows = torch.arange(len(points))
     if len(points) <= most:
-        return [rows]
-    largest = LARGEST_LEAF if size == LEAF else LARGEST_TOP
-    cells = _split(points, rows, size, generator, largest)
+        return [torch.arange(len(points))]
+    labels = _kmeans(points, -(-len(points) // size), generator)
+    cells: list[Tensor] = []
+    for part in torch.argsort(labels, stable=True).split(torch.bincount(labels).tolist()):
+        if len(part) > LARGEST * size:
+            order, first = median_order(points[part].numpy(), size)
+            cells += part[torch.from_numpy(order)].split(np.diff(first).tolist())
+        elif len(part):
+            cells.append(part)
     return [cells[place] for place in _tour(points, cells)]
 
 
@@ -92,32 +97,6 @@ def median_order(points: NDArray[np.float32], size: int) -> tuple[IntArray, IntA
         else:
             waiting += [node.greater, node.lesser]
     return tree.indices, np.array([*first, len(points)], dtype=np.int64)
-
-
-def _split(
-    points: Tensor, rows: Tensor, size: int, generator: torch.Generator, largest: int
-) -> list[Tensor]:
-    """Split rows into cells of about `size`, by k-means, and at medians where that fails."""
-    cells = []
-    waiting = [rows]
-    while waiting:
-        some = waiting.pop()
-        if len(some) <= size:
-            cells.append(some)
-            continue
-        labels = _kmeans(points[some], -(-len(some) // size), generator)
-        sorted_rows = some[torch.argsort(labels, stable=True)]
-        counts = torch.bincount(labels)
-        parts = [part for part in sorted_rows.split(counts.tolist()) if len(part)]
-        for part in parts:
-            if len(part) <= largest * size:
-                cells.append(part)
-            elif len(part) > 0.5 * len(some):
-                order, first = median_order(points[part].numpy(), size)
-                cells += part[torch.from_numpy(order)].split(np.diff(first).tolist())
-            else:
-                waiting.append(part)
-    return cells
 
 
 def _kmeans(points: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.index.index import Index
-from isthmus.index.pruned import Plan, Weights, lower_bounds_of
+from isthmus.index.pruned import Plan, lower_bounds_of
 from isthmus.kernel.attention import Attention, ConfidenceBound, ErrorBound, attend_centred
 from isthmus.kernel.logits import Keys, Metric, needs_float64
 
@@ -76,28 +75,28 @@ def sampled_attention(
         likely = ConfidenceBound(zero, zero, delta)
         return Attention(cells.logsumexp, cells.mean, cells.error_bound, likely)
     flat = queries.reshape(-1, queries.shape[-1])
-    sampling = Sampling(index, plan.weights, plan.tol, delta, seed)
-    total, mean, off_total, off_mean, rounding = sampling.attention(flat, keys, bias)
+    found = Sampling(plan, delta, seed).attention(flat, keys, bias)
+    found = [each.reshape(*shape, *each.shape[1:]) for each in found]
+    total, mean, off_total, off_mean, rounding = found
     zero = torch.zeros_like(total)
-    exact = ErrorBound(*(each.reshape(shape) for each in (zero, zero, rounding)))
-    likely = ConfidenceBound(off_total.reshape(shape), off_mean.reshape(shape), delta)
-    return Attention(total.reshape(shape), mean.reshape(queries.shape), exact, likely)
+    exact = ErrorBound(zero, zero, rounding)
+    return Attention(total, mean, exact, ConfidenceBound(off_total, off_mean, delta))
 
 
 class Sampling:
     """Queries (Q, D) against the codes of an index, at a tolerance and a level."""
 
-    def __init__(self, index: Index, weights: Weights, tol: float, delta: float, seed: int) -> None:
+    def __init__(self, plan: Plan, delta: float, seed: int) -> None:
         from isthmus.index.loops import Memories
 
-        self.index, self.metric, self.tol, self.seed = index, weights.metric, tol, seed
+        self.index, self.weights, self.tol, self.seed = plan.index, plan.weights, plan.tol, seed
+        index, weights = plan.index, plan.weights
         self.codes = codes = index.codes
         # Four events share delta: two ends of the sum, the mean, and its second moment.
         self.level = math.log(8 / delta)
         offset = weights.total - weights.beta * codes.squares
         self.largest = float(np.abs(offset[offset > -np.inf]).max())
         self.most_draws = max(int(MOST_DRAWN * index.n_memories), LEAST_DRAWS)
-        self.bounds_of = lambda values: lower_bounds_of(values, index, weights)[1]
         exact = index.points, weights.total, weights.beta
         self.memories = Memories(
             *exact, codes.values.numpy(), codes.rows, offset.astype(np.float32)
@@ -109,7 +108,7 @@ class Sampling:
         Queries (Q, D) whose sample would be too large are answered from all memories.
         """
         values = queries.detach().double().numpy()
-        bounds = self.bounds_of(queries.detach().numpy())
+        _, bounds = lower_bounds_of(queries.detach().numpy(), self.index, self.weights)
         bounds[~np.isfinite(bounds)] = 0.0
         answers = []
         for start in range(0, len(values), MOST_QUERIES):
@@ -122,7 +121,7 @@ class Sampling:
         columns = zip(*(answer or nothing for answer in answers), strict=True)
         results = [torch.from_numpy(np.array(column, dtype=np.float64)) for column in columns]
         beta = self.memories.beta
-        if self.metric == "dot":
+        if self.weights.metric == "dot":
             results[0] += beta * torch.from_numpy(np.square(values).sum(1))
             beta *= 2
         results[1] -= keys.centre.double()
@@ -130,7 +129,7 @@ class Sampling:
         left = ~torch.tensor(done)
         rounding = torch.full_like(results[0], 64.0 + self.index.dim)
         if left.any():
-            kernel = queries.new_tensor(beta), bias, self.metric
+            kernel = queries.new_tensor(beta), bias, self.weights.metric
             exact = attend_centred(queries[left], keys, *kernel)
             results[0][left], results[1][left] = exact.logsumexp, exact.mean
             rounding[left] += self._products(queries[left], keys, *kernel)
@@ -144,11 +143,12 @@ class Sampling:
         apart = queries if metric == "dot" else queries - keys.centre
         if needs_float64(apart, keys, bias, beta, metric):
             return torch.zeros_like(apart[:, 0])
-        radius = keys.radius + (keys.off_centre if metric == "dot" else 0.0)
-        products = torch.linalg.vector_norm(apart, dim=1) * radius
-        if metric == "sqeuclidean":
-            products = 2 * products + radius**2
-        return 0.5 * (self.index.dim + 4) * beta * products
+        size = torch.linalg.vector_norm(apart, dim=1)
+        if metric == "dot":
+            size = size * (keys.radius + keys.off_centre)
+        else:
+            size = 2 * size * keys.radius + keys.radius**2
+        return 0.5 * (self.index.dim + 4) * beta * size
 
     def _weigh(self, queries: FloatArray, bounds: FloatArray) -> _Tile:
         """Return the weights of groups of codes for some queries; infinite ones are of no use."""
