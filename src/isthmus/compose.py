@@ -129,8 +129,8 @@ class Affine(Wrapper):
         \log p_y(y) = \log p(A^{-1} (y - b)) - \log \lvert \det A \rvert .
 
     Use it to ask in the units of the data what was learned from standardised columns. Coordinates
-    can be held, left out and completed with a `scale`; with a `matrix` they can be held if the
-    inner energy is a round Gaussian memory or a modern or sparse Hopfield network.
+    can be left out and completed with a `scale`; with a `matrix`, retrieval that holds some of
+    them follows the score.
 
     Parameters
     ----------
@@ -178,8 +178,7 @@ class Affine(Wrapper):
             matrix = part(matrix, "matrix", (dim, dim))
             if int(torch.linalg.matrix_rank(matrix.detach().double())) < dim:
                 raise InvalidInputError("matrix is singular, so that no y has one x. Change it.")
-            self.has_conditional_mean = False
-            self._step_holds = energy._curvature() is not None
+            self.has_conditional_mean = self._step_holds = False
         self.register_buffer("scale", scale)
         self.register_buffer("matrix", matrix)
 
@@ -233,15 +232,8 @@ class Affine(Wrapper):
             )
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if held is None or self.matrix is None:
-            return super()._step_and_energy(x, held)
-        if self.inner._curvature() is None:
-            self._require_scale(held)
-        # The lowest point, given what is held, of the quadratic bound about the free update.
-        target, energy = super()._step_and_energy(x)
-        inverse = torch.linalg.inv(self.matrix.to(x.dtype))
-        moved = x + held_move(inverse.mT @ inverse, target - x, ~held)
-        return torch.where(held, x, moved), energy
+        self._require_scale(held)
+        return super()._step_and_energy(x, held)
 
     def _in_float64(self) -> Energy | None:
         inner = self.inner._in_float64()

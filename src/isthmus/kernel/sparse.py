@@ -91,17 +91,7 @@ def sparse_weights(logits: Tensor, separation: Separation) -> Tensor:
 
 
 def entmax(logits: Tensor, alpha: float, dim: int = -1) -> Tensor:
-    """Return alpha-entmax along `dim`: softmax at 1, sparsemax at 2 (Peters et al., 2019).
-
-    A logit of ``-inf`` has probability zero; not all may be.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from isthmus.kernel.sparse import entmax
-    >>> entmax(torch.tensor([1.0, 0.6, -1.0]), 1.5)
-    tensor([0.6400, 0.3600, 0.0000])
-    """
+    """Return alpha-entmax along `dim`: softmax at 1, sparsemax at 2; ``-inf`` has no weight."""
     if alpha == 1:
         return torch.softmax(logits, dim)
     weights = sparse_weights(logits.movedim(dim, -1), Separation("entmax", alpha))
