@@ -3,7 +3,7 @@
     python benchmarks/incontext_records.py outside               # about 8 CPU minutes
     python benchmarks/incontext_records.py objectives runs/paper runs/paper-1 runs/paper-nce
 
-outside     The shipped model on datasets of other priors: 1 to 8 clusters, other widths and rings,
+outside     The shipped model on datasets of other priors: 1 to 8 clusters and other widths,
             with 8 to 256 points in context, against Bayes, EM and the best kernel estimate.
             Settings that the file has already are not repeated.
 objectives  Runs of `isthmus icl train --preset paper` and `--preset paper-nce`, of any seeds and
@@ -24,7 +24,7 @@ import numpy as np
 from isthmus.incontext import ICLEBM, pretrained
 from isthmus.incontext.evaluation import Evaluation, Grid, evaluate
 from isthmus.incontext.model import restored
-from isthmus.incontext.priors import GaussianMixtures, Prior, Rings, prior
+from isthmus.incontext.priors import GaussianMixtures, prior
 from isthmus.incontext.references import BayesPredictive, FittedMixture, Reference
 from isthmus.incontext.storage import Checkpoint
 from isthmus.io.files import write_atomically
@@ -34,15 +34,12 @@ RESULTS = Path(__file__).with_name("results")
 MODEL, TASKS = "mixtures-2d", 50
 # Lines 0.5 apart in the model's box and walls: its log-normalisers are right to 3e-4.
 GRID, SIZES, PARTICLES = Grid(2, 8.0, 33), (8, 32, 128, 256), 64
-OUTSIDE: dict[str, Prior] = {
+OUTSIDE = {
     **{f"K = {k}": GaussianMixtures(components=k) for k in range(1, 9)},
     "narrow clusters": GaussianMixtures(std_low=0.08, std_high=0.12),
     "wide clusters": GaussianMixtures(std_low=0.8, std_high=1.2),
-    "rings": Rings(),
 }
 """The settings of the comparison; K = 3 is the prior that the model was trained on."""
-# Rings have no number of components; EM gets this many.
-COMPONENTS_OF_RINGS = 8
 # The paper's clusters are 0.5 wide, and its model has no wall: normalised on a square of 45.
 OBJECTIVE_GRID, OBJECTIVE_SIZES = Grid(2, 22.5, 61), (0, 8, 32)
 
@@ -54,11 +51,9 @@ def read(path: Path) -> dict[str, Any]:
 def outside(setting: str) -> dict[str, Any]:
     """Return the mean likelihoods of the shipped model and its rivals in one setting, by size."""
     source = OUTSIDE[setting]
-    components, rivals = COMPONENTS_OF_RINGS, list[str | Reference](["kde-best"])
-    if isinstance(source, GaussianMixtures):
-        components = source.components
-        rivals.append(BayesPredictive(source, particles=PARTICLES))
-    rivals += [FittedMixture(components, regularizer=each) for each in (1e-3, 0.1)]
+    bayes = BayesPredictive(source, particles=PARTICLES)
+    rivals: list[str | Reference] = ["kde-best", bayes]
+    rivals += [FittedMixture(source.components, regularizer=each) for each in (1e-3, 0.1)]
     found = evaluate(
         pretrained(MODEL),
         source,

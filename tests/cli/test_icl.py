@@ -64,7 +64,7 @@ def test_fine_tuning_takes_the_shape_of_the_model_and_the_box_of_the_prior(run, 
 
 
 def test_an_evaluation_as_json_can_be_read_back(run, model) -> None:
-    command = f"icl eval --model {model} --tasks 2 --points 4 --contexts 0,2 --prior rings"
+    command = f"icl eval --model {model} --tasks 2 --points 4 --contexts 0,2 --prior paper"
     printed = run(f"{command} --json -o -").out
     assert list(Path().iterdir()) == []
     assert run(f"{command} -o found.json").out == "found.json\n"

@@ -87,7 +87,7 @@ icl train
 icl train --preset huge --out run
 icl train --prior fog --out run
 icl train --out data.csv
-icl train --preset tables --prior rings --out run
+icl train --preset tables --prior paper --out run
 icl train --preset tiny --init tables --out run
 icl sample --model tables
 icl sample --model small --context wide.csv

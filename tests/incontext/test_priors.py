@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from isthmus.incontext.priors import PRIORS, GaussianMixtures, Tasks, prior
+from isthmus.incontext.priors import PRIORS, GaussianMixtures, MixtureTasks, prior
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -19,7 +19,7 @@ def cells(half: float, count: int) -> Tensor:
     return torch.cartesian_prod(edge, edge)[None]
 
 
-def draw(name: str, tasks: int, seed: int = 0) -> Tasks:
+def draw(name: str, tasks: int, seed: int = 0) -> MixtureTasks:
     return prior(name).draw(tasks, stream(seed), dtype=torch.float64)
 
 

@@ -7,7 +7,6 @@ import torch
 from scipy.special import logsumexp
 from scipy.stats import kstest, multivariate_normal
 from sklearn.datasets import load_iris
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from isthmus.errors import IsthmusError
 from isthmus.incontext import TableDensity, pretrained, score_rows
@@ -17,11 +16,6 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)) @ np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.5]])
 ROWS = np.array([[0.5, np.nan, 0.3], [1.0, 2.0, 3.0]])
 PAIRS = RNG.normal(size=(60, 2)) @ [[2.0, 1.0], [0.0, 0.5]]
-
-
-@parametrize_with_checks([TableDensity()])
-def test_scikit_learn_checks(estimator, check):
-    check(estimator)
 
 
 def test_it_is_the_pretrained_model():

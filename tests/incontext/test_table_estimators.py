@@ -1,4 +1,4 @@
-"""TableClassifier and TableRegressor keep the contract of scikit-learn, and predict well."""
+"""Estimators of tables keep the contract of scikit-learn, and predict well."""
 
 import numpy as np
 import pandas as pd
@@ -10,10 +10,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from isthmus.errors import InvalidInputError
-from isthmus.incontext import TableClassifier, TableRegressor
+from isthmus.incontext import TableClassifier, TableDensity, TableRegressor
 
 
-@parametrize_with_checks([TableClassifier(), TableRegressor()])
+@parametrize_with_checks([TableClassifier(), TableDensity(), TableRegressor()])
 def test_contract_of_scikit_learn(estimator, check):
     check(estimator)
 

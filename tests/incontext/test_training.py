@@ -1,19 +1,40 @@
-"""Training: the same numbers whatever interrupts it and however many processes share it."""
+"""Training: the same numbers whatever interrupts it; models on disk, and the shipped ones."""
 
 import io
 import json
 import math
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained, train
-from isthmus.incontext.objectives import ContrastiveDivergence, PersistentContrastiveDivergence
+from isthmus.incontext import (
+    ICLEBM,
+    ICLEBMConfig,
+    TableConfig,
+    TrainingSettings,
+    evaluate,
+    pretrained,
+    train,
+)
+from isthmus.incontext.objectives import (
+    BranchLangevin,
+    ContrastiveDivergence,
+    DenoisingScoreMatching,
+    PersistentContrastiveDivergence,
+    Proposal,
+    RankingNCE,
+)
+from isthmus.incontext.priors import GaussianMixtures, prior
 from isthmus.incontext.storage import Checkpoint, _digest_line
+from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.training import draw_pass, new_model
+from isthmus.io.archive import write_archive
 
 SMALL = TrainingSettings(
     model=ICLEBMConfig(layers=1, heads=2, width=8, box=5.5),
@@ -181,3 +202,62 @@ def test_a_non_finite_loss_raises():
 
     with pytest.raises(DivergenceError, match="update 1.*smaller learning_rate"):
         train(replace(SMALL, objective=broken), log_every=1)
+
+
+KINDS = (
+    ICLEBMConfig, TrainingSettings, BranchLangevin, Proposal, GaussianMixtures, RankingNCE,
+    ContrastiveDivergence, DenoisingScoreMatching, PersistentContrastiveDivergence,
+)  # fmt: skip
+NUMBERS = [
+    (kind, each.name, each.type)
+    for kind in KINDS
+    for each in fields(kind)
+    if each.type.split()[0] in ("int", "float")
+]
+WRONG = st.sampled_from([math.nan, math.inf, -1, -0.5, True, "3", [1]])
+
+
+@given(case=st.sampled_from(NUMBERS), value=WRONG)
+def test_numbers_out_of_range_are_refused_by_name(case, value):
+    kind, name, _ = case
+    with pytest.raises(InvalidInputError, match=name):
+        replace(kind(), **{name: value})
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = ICLEBM(ICLEBMConfig(dim=3, layers=1, heads=2, width=8, box=2.0, positions=9))
+    model.save_pretrained(tmp_path / "run" / "model")
+    return model, tmp_path / "run" / "model"
+
+
+def test_a_model_is_read_back_equal_from_its_folder_or_that_of_its_run(saved):
+    model, folder = saved
+    x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    for again in (ICLEBM.from_pretrained(folder), pretrained(folder), pretrained(folder.parent)):
+        assert again.config == model.config
+        assert torch.equal(again(x), model(x))
+    assert not any(parameter.requires_grad for parameter in pretrained(folder).parameters())
+
+
+def test_models_that_had_an_energy_head_are_read_without_it(tmp_path):
+    model = ICLTables(TableConfig(width=8, cell_width=4, layers=1, heads=2))
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    content = json.dumps(model.config.to_dict() | {"head_layers": 1})
+    arrays["head.weight"] = np.ones(3)
+    write_archive(tmp_path / "model.safetensors", ICLTables.format, content, arrays)
+    again = ICLTables.from_pretrained(tmp_path)
+    x = np.random.default_rng(0).normal(size=(9, 2))
+    np.testing.assert_array_equal(again.condition(x).log_prob(x), model.condition(x).log_prob(x))
+
+
+@pytest.mark.slow
+def test_the_shipped_model_is_within_a_twentieth_of_a_nat_of_bayes():
+    found = evaluate(
+        pretrained("mixtures-2d"), prior("compact"), contexts=(1, 2, 4, 8, 16, 32), tasks=40, seed=2
+    )
+    difference, error = found.difference("bayes")
+    assert (difference < 0.05 + 2 * error).all()
+    for rival in ("kde-best", "em-0.001", "em-0.1"):
+        difference, error = found.difference(rival)
+        assert (np.nan_to_num(difference, nan=-1.0) < 2 * np.nan_to_num(error)).all()

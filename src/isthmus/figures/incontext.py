@@ -21,7 +21,7 @@ from isthmus.figures.landscapes import draw_draws
 from isthmus.figures.style import CURVE, MUTED, PAPER, grid_points, styled, to_array
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.model import ICLEBM
-from isthmus.incontext.priors import Tasks
+from isthmus.incontext.priors import MixtureTasks
 from isthmus.incontext.sampling import box_scaling, draw
 from isthmus.scaling import Scaling
 from isthmus.validation import as_count, as_points, as_seed
@@ -36,7 +36,7 @@ STEPS = 100
 @styled
 def context_landscapes(
     model: ICLEBM,
-    tasks: Tasks | Any,
+    tasks: MixtureTasks | Any,
     contexts: Sequence[int] = (0, 2, 8, 32),
     *,
     seed: int = 0,
@@ -52,7 +52,7 @@ def context_landscapes(
     ----------
     model : ICLEBM
         With two coordinates.
-    tasks : Tasks, or array (B, n, 2)
+    tasks : MixtureTasks, or array (B, n, 2)
         Densities, such as ``prior("compact").draw(3, generator)``; or datasets, whose points are
         added to the context in order, in any units.
     contexts : sequence of int
@@ -66,7 +66,7 @@ def context_landscapes(
     if not sizes:
         raise InvalidInputError("contexts is empty; name at least one context size, such as 0.")
     scaling = Scaling(np.zeros(2), np.ones(2))
-    if isinstance(tasks, Tasks):
+    if isinstance(tasks, MixtureTasks):
         sequences = tasks.sample(sizes[-1], torch.Generator().manual_seed(as_seed(seed)))
     else:
         sequences = as_points(tasks, "tasks", dim=model.dim)
@@ -77,13 +77,13 @@ def context_landscapes(
         sequences = torch.from_numpy(scaling.into(to_array(sequences)))
     reach = _reach(model, sequences)
     points = grid_points(-reach, reach, resolution)[2]
-    titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, Tasks)
+    titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, MixtureTasks)
     rows, columns = len(sequences), len(titles)
     figure = style.new_figure(0.75 + rows * 9.2 / columns, gap=0.01)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for row, (sequence, line) in enumerate(zip(sequences, grid, strict=True)):
         surfaces = [_surprise(model.condition(sequence[:n]), points, reach) for n in sizes]
-        if isinstance(tasks, Tasks):
+        if isinstance(tasks, MixtureTasks):
             surfaces.append(_true_surprise(tasks[row], points))
         surfaces = [surface + np.log(scaling.scale).sum() for surface in surfaces]
         filled = _fill(line, scaling.back(points), surfaces)
@@ -103,7 +103,7 @@ def context_landscapes(
 @styled
 def context_samples(
     model: ICLEBM,
-    tasks: Tasks,
+    tasks: MixtureTasks,
     context: int = 32,
     *,
     draws: int = 300,
@@ -122,7 +122,7 @@ def context_samples(
     ----------
     model : ICLEBM
         With two coordinates.
-    tasks : Tasks
+    tasks : MixtureTasks
     context, draws : int
         Points in context, and points drawn from each density.
     drawn : Tensor (B, draws, 2), optional
@@ -185,7 +185,7 @@ def _surprise(energy: Energy, points: NDArray[Any], reach: float) -> NDArray[Any
     return to_array(height + torch.logsumexp(-height.flatten(), 0) + np.log(cell))
 
 
-def _true_surprise(task: Tasks, points: NDArray[Any]) -> NDArray[Any]:
+def _true_surprise(task: MixtureTasks, points: NDArray[Any]) -> NDArray[Any]:
     flat = torch.from_numpy(points.reshape(1, -1, 2))
     return -to_array(task.to(torch.float64).log_prob(flat)).reshape(points.shape[:-1])
 

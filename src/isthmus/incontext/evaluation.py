@@ -19,7 +19,7 @@ from torch import Tensor
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError
 from isthmus.incontext.model import ICLEBM
-from isthmus.incontext.priors import GaussianMixtures, Prior, Tasks
+from isthmus.incontext.priors import GaussianMixtures, MixtureTasks
 from isthmus.incontext.references import BayesPredictive, Reference, known_references, reference
 from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
@@ -197,7 +197,7 @@ def _cells(scores: FloatArray) -> list[str]:
 @torch.no_grad()
 def evaluate(
     model: Any,
-    prior: Prior,
+    prior: GaussianMixtures,
     *,
     contexts: Sequence[int] = CONTEXTS,
     tasks: int = 100,
@@ -218,7 +218,7 @@ def evaluate(
     model : ICLEBM or alike
         ``model.condition`` of points (B, n, D) returns an Energy; ``model.config`` has ``dim``, and
         ``box``, a half-width or None.
-    prior : Prior
+    prior : GaussianMixtures
         Distribution of the tasks.
     contexts, tasks, points, seed
         Context sizes, numbers of datasets and of held-out points of each, and their seed.
@@ -296,7 +296,7 @@ def evaluate(
 
 def _score_model(
     model: Any,
-    tasks: Tasks,
+    tasks: MixtureTasks,
     sequence: Tensor,
     points: Tensor,
     ranks: Tensor,
@@ -328,7 +328,7 @@ def _score_model(
     return {key: torch.stack([row[key] for row in rows]).numpy() for key in rows[0]}
 
 
-def grid_for(model: Any, prior: Prior) -> Grid:
+def grid_for(model: Any, prior: GaussianMixtures) -> Grid:
     """Return a grid that holds the model's density, walls included, and resolves the prior's."""
     # Lines are 0.8 standard deviations of the sharpest component apart; for other priors, whose
     # details a model trained on mixtures does not have, 1/45 of the box.
@@ -374,7 +374,7 @@ def _scaled(energy: Energy, x: Tensor) -> Tensor:
     return (energy.inverse_temperature * energy.energy(x)).double()
 
 
-def held_out_score(prior: Prior, length: int) -> Callable[[ICLEBM], float]:
+def held_out_score(prior: GaussianMixtures, length: int) -> Callable[[ICLEBM], float]:
     """Return a score in nats on fixed datasets of a prior; NaN in more than two dimensions."""
     generator = torch.Generator().manual_seed(HELD_OUT_SEED)
     drawn = prior.draw(HELD_OUT_TASKS, generator)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -18,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
-from isthmus.incontext.priors import GaussianMixtures, Prior
+from isthmus.incontext.priors import GaussianMixtures
 from isthmus.validation import as_choice, as_count, as_number, as_seed
 
 __all__ = [
@@ -38,23 +37,28 @@ TASKS_AT_ONCE, NUMBERS_AT_ONCE = 8, 2**20
 SHARES = (0.01, 3.0, 25)
 
 
-class Reference(ABC):
+class Reference:
     """A predictor of the next point from the points before it."""
 
     name: str
     """Its name in tables."""
 
-    @abstractmethod
     def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
         """Return log-densities (B, M) of points (B, M, D) for each context size, ascending.
 
         Contexts are that many leading points of the sequence (B, N, D). Results are float64, and
         NaN where the predictor is not defined.
         """
+        sequence, points = _checked(sequence, sizes, points)
+        return [self._given(sequence[:, :size], points) for size in sizes]
 
     def log_prob(self, context: Tensor, points: Tensor) -> Tensor:
         """Return the log-density of points (B, M, D) given contexts (B, n, D): (B, M)."""
         return self.nested(context, (context.shape[1],), points)[0]
+
+    def _given(self, context: Tensor, points: Tensor) -> Tensor:
+        """Return log-densities of points given contexts, both in float64."""
+        raise NotImplementedError
 
 
 def _checked(sequence: Tensor, sizes: Sequence[int], points: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,12 +98,7 @@ class KernelDensity(Reference):
         self.bandwidth = bandwidth
         self.name = f"kde-{bandwidth}" if isinstance(bandwidth, str) else f"kde-{bandwidth:g}"
 
-    def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
-        """Return log-densities of the same points given growing parts of a sequence."""
-        sequence, points = _checked(sequence, sizes, points)
-        return [self._one(sequence[:, :size], points) for size in sizes]
-
-    def _one(self, context: Tensor, points: Tensor) -> Tensor:
+    def _given(self, context: Tensor, points: Tensor) -> Tensor:
         size, dim = context.shape[1:]
         if size < (2 if self.bandwidth == "silverman" else 1):
             return torch.full_like(points[..., 0], torch.nan)
@@ -151,13 +150,9 @@ class FittedMixture(Reference):
         self.regularizer = as_number(regularizer, "regularizer", above=0)
         self.name = f"em-{regularizer:g}"
 
-    def nested(self, sequence: Tensor, sizes: Sequence[int], points: Tensor) -> list[Tensor]:
-        """Return log-densities of the same points given growing parts of a sequence."""
-        both = [each.detach().numpy() for each in _checked(sequence, sizes, points)]
-        return [
-            torch.from_numpy(np.stack([self._fit(x[:n], y) for x, y in zip(*both, strict=True)]))
-            for n in sizes
-        ]
+    def _given(self, context: Tensor, points: Tensor) -> Tensor:
+        pairs = zip(context.numpy(force=True), points.numpy(force=True), strict=True)
+        return torch.from_numpy(np.stack([self._fit(*each) for each in pairs]))
 
     def _fit(self, context: np.ndarray, points: np.ndarray) -> np.ndarray:
         """Return the log-density of points (M, D) under the mixture fitted to (n, D)."""
@@ -476,7 +471,7 @@ REFERENCES: dict[str, Callable[[Any], Reference]] = {
 """The references that :func:`reference` returns by name, each as a function of a prior."""
 
 
-def reference(name: str, prior: Prior) -> Reference:
+def reference(name: str, prior: Any) -> Reference:
     """Return the reference of that name in :data:`REFERENCES`, for tasks of a prior."""
     make = REFERENCES[as_choice(name, "reference", REFERENCES)]
     if name not in known_references(prior):
@@ -487,7 +482,7 @@ def reference(name: str, prior: Prior) -> Reference:
     return make(prior)
 
 
-def known_references(prior: Prior) -> tuple[str, ...]:
+def known_references(prior: Any) -> tuple[str, ...]:
     """Return the names of all references that exist for a prior."""
     if isinstance(prior, GaussianMixtures):
         return tuple(REFERENCES)

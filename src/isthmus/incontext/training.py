@@ -16,7 +16,7 @@ from isthmus.incontext.evaluation import held_out_score
 from isthmus.incontext.loop import TrainingRecipe, run, seeded, without_state
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.objectives import ContrastiveDivergence, Objective, Proposal, RankingNCE
-from isthmus.incontext.priors import GaussianMixtures, Prior
+from isthmus.incontext.priors import GaussianMixtures
 from isthmus.incontext.storage import Row, Weights
 from isthmus.validation import as_choice, require_kind
 
@@ -30,7 +30,7 @@ class TrainingSettings(CheckedFields):
 
     Parameters
     ----------
-    model, prior, objective : ICLEBMConfig, Prior, Objective
+    model, prior, objective : ICLEBMConfig, GaussianMixtures, Objective
         The network, the distribution over densities of its datasets, and the loss.
     updates, batch : int
         Steps of the optimiser, and datasets for each step.
@@ -56,7 +56,7 @@ class TrainingSettings(CheckedFields):
     """
 
     model: ICLEBMConfig = field(default_factory=lambda: ICLEBMConfig(box=5.5))
-    prior: Prior = field(default_factory=GaussianMixtures.compact)
+    prior: GaussianMixtures = field(default_factory=GaussianMixtures.compact)
     objective: Objective = field(default_factory=RankingNCE)
     updates: int = 6500
     batch: int = 16
@@ -91,7 +91,7 @@ class TrainingSettings(CheckedFields):
         """Datasets for each forward and backward pass."""
         return self.micro_batch or self.batch
 
-    def on_prior(self, prior: Prior) -> TrainingSettings:
+    def on_prior(self, prior: GaussianMixtures) -> TrainingSettings:
         """Return the same training on another prior, whose box the model and proposal take."""
         model, objective = self.model, self.objective
         if model.box is not None:

@@ -18,7 +18,7 @@ import isthmus as ist
 from isthmus.figures import context_landscapes, context_samples, nll_against_context
 from isthmus.incontext import ICLEBM, ICLEBMConfig, preset, pretrained, train
 from isthmus.incontext.evaluation import Grid, GridDensity, evaluate
-from isthmus.incontext.priors import Tasks, prior
+from isthmus.incontext.priors import MixtureTasks, prior
 from isthmus.incontext.sampling import starting_points
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, judged
@@ -40,7 +40,7 @@ NEAR_BAYES, CLOSE = 0.1, 2.0
 PAPER, OURS = "contrastive divergence", "ranking NCE"
 
 
-def _tasks(seed: int, full: bool) -> Tasks:
+def _tasks(seed: int, full: bool) -> MixtureTasks:
     count = FULL_TASKS if full else TASKS
     return prior(PRIOR).draw(count, torch.Generator().manual_seed(seed))
 
@@ -163,7 +163,7 @@ def _by_size(sizes: Any, values: Any) -> dict[str, Any]:
 
 @torch.no_grad()
 def sharpness(
-    model: ICLEBM, tasks: Tasks, seed: int
+    model: ICLEBM, tasks: MixtureTasks, seed: int
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Compare the model's densities with the true ones on a grid, in nats.
 
@@ -204,7 +204,9 @@ def chains(
     return chain.position
 
 
-def sampled(model: ICLEBM, tasks: Tasks, seed: int) -> tuple[Tensor, Tensor, dict[str, float]]:
+def sampled(
+    model: ICLEBM, tasks: MixtureTasks, seed: int
+) -> tuple[Tensor, Tensor, dict[str, float]]:
     """Return draws of the model for each task (B, DRAWS, D), and energy distances to the truth.
 
     In between, where the chains of the printed Langevin pair are after their first step. All chains
