@@ -18,7 +18,8 @@ def transformer(model: ICLEBM, x: Tensor) -> Tensor:
     """Energies of a plain causal transformer with the model's weights. (B, S, D) -> (B, S)."""
     stream = model.embedding(x)
     for block in model.layers:
-        query, key, value = block.project(stream)
+        joint = block.query_key_value(block.attention_norm(stream))
+        query, key, value = joint.unflatten(-1, (3, block.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         stream = stream + block.attention_out(mixed.transpose(1, 2).flatten(2))
         stream = stream + block.down(F.gelu(block.up(block.feedforward_norm(stream))))

@@ -52,19 +52,13 @@ class Block(nn.Module):
         self.up = nn.Linear(width, hidden)
         self.down = nn.Linear(hidden, width)
 
-    def project(self, stream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values. stream: (B, M, width) -> three (B, H, M, d)."""
-        batch, tokens, width = stream.shape
-        joint = self.query_key_value(self.attention_norm(stream))  # (B, M, 3 width)
-        split = joint.view(batch, tokens, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, H, M, d)
-        return query, key, value
-
     def forward(
         self, stream: Tensor, mask: Tensor | None, cached: KeysValues | None, real: int
     ) -> tuple[Tensor, KeysValues]:
         """Pass stream (B, M, width) through the block; return it, with keys and values it sees."""
-        query, key, value = self.project(stream)
+        joint = self.query_key_value(self.attention_norm(stream))  # (B, M, 3 width)
+        split = joint.unflatten(-1, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, H, M, d)
         seen_keys, seen_values = key[:, :, :real], value[:, :, :real]  # (B, H, n, d)
         if cached is not None:
             seen_keys = torch.cat([cached[0], seen_keys], dim=2)

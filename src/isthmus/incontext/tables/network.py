@@ -138,13 +138,12 @@ class RowBlock(nn.Module):
 
     def forward(self, stream: Tensor, pair: Tensor, more: Tensor) -> Tensor:
         """Pass rows (B, n, width) through the block; `more` (B, H, n, n) is added to logits."""
-        batch, size, width = stream.shape
         joint = self.query_key_value(self.attention_norm(stream))
-        split = joint.view(batch, size, 3, self.heads, width // self.heads)
+        split = joint.unflatten(-1, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, H, n, d)
         logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         logits = logits + self.pair_bias(pair).permute(0, 3, 1, 2) + more
-        logits = logits + torch.diag_embed(self.own_bias[:, None].expand(-1, size))
+        logits = logits + torch.diag_embed(self.own_bias[:, None].expand(-1, stream.shape[1]))
         mixed = logits.softmax(-1) @ value
         stream = stream + self.attention_out(mixed.transpose(1, 2).reshape(stream.shape))
         return stream + self.down(F.gelu(self.up(self.feedforward_norm(stream))))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -134,10 +134,10 @@ class TableTraining(CheckedFields):
         if part:
             rng = np.random.default_rng([self.seed, update, part])
         if not categories and not asked:
-            return Task.of(draw_batch(rng, tables, size, self.rows, numbers, missing))
+            return Task(draw_batch(rng, tables, size, self.rows, numbers, missing))
         responses = 0.75 if asked else 0.35
         drawn = draw_mixed(rng, tables, size, self.rows, numbers, categories, missing, responses)
-        return Task.of(drawn, asked, number)
+        return Task(drawn, asked, number)
 
     def _columns(self, rng: np.random.Generator) -> tuple[int, int]:
         """Return numbers of columns of numbers and of categories."""
@@ -152,58 +152,35 @@ class TableTraining(CheckedFields):
 
 
 class Task(NamedTuple):
-    """Contexts (B, n, ...) and fresh rows (B, m, ...) of an update, as in a ``Batch``."""
+    """The tables of an update, and what is asked of them."""
 
-    context: Tensor
-    rows: Tensor
-    codes: Tensor
-    row_codes: Tensor
-    counts: Tensor
+    batch: Batch
     asked: bool = False  # the network is told that the last column is to be predicted
     number: bool = True  # the last column is one of numbers
-
-    @classmethod
-    def of(cls, batch: Batch, asked: bool = False, number: bool = True) -> Task:
-        """Return the task of a batch."""
-        context, rows, codes, row_codes, counts = map(torch.from_numpy, batch)
-        return cls(context, rows, codes, row_codes, counts, asked, number)
-
-    def to(self, device: torch.device) -> Task:
-        """Return the task on a device."""
-        tensors = {name: getattr(self, name).to(device) for name in Batch._fields}
-        return self._replace(**tensors)
-
-    def log_probs(self, network: Any) -> tuple[Tensor, Tensor]:
-        """Return log-densities of fresh rows, and of their last column given the others."""
-        numbers, categories = self.context.shape[2], self.codes.shape[2]
-        target = (numbers if self.number else numbers + categories) - 1
-        memory = write_memory(
-            network, self.context, self.codes, self.counts, target if self.asked else None
-        )
-        return memory.conditional(self.rows, self.row_codes, self.number)
 
     @property
     def width(self) -> int:
         """The number of columns."""
-        return self.context.shape[2] + self.codes.shape[2]
+        return self.batch.context.shape[2] + self.batch.codes.shape[2]
 
-
-def loss_of(network: TableNetwork, task: Task, conditional: bool) -> Tensor:
-    """Return the mean loss of fresh rows, with that of the last column if `conditional`."""
-    joint, last = task.log_probs(network)
-    whole = -joint.mean() / math.sqrt(task.width)
-    if not conditional or task.width == 1:
-        return whole
-    return 0.15 * whole - last.mean() if task.asked else whole - 0.3 * last.mean()
+    def log_probs(self, network: Any) -> tuple[Tensor, Tensor]:
+        """Return log-densities of fresh rows, and of their last column given the others."""
+        device = next(network.parameters()).device
+        context, rows, codes, row_codes, counts = (
+            torch.from_numpy(each).to(device) for each in self.batch
+        )
+        last = (context.shape[2] if self.number else self.width) - 1
+        memory = write_memory(network, context, codes, counts, last if self.asked else None)
+        return memory.conditional(rows, row_codes, self.number)
 
 
 def held_out_score(mixed: bool) -> Callable[[Any], float]:
     """Return a function that scores a network on fixed tables, in nats for each column."""
     rng = np.random.default_rng(HELD_OUT_SEED)
-    tasks = [Task.of(draw_batch(rng, HELD_OUT_TABLES, n, 128, D)) for D, n in HELD_OUT_SHAPES]
+    tasks = [Task(draw_batch(rng, HELD_OUT_TABLES, n, 128, D)) for D, n in HELD_OUT_SHAPES]
     for D, C, n in HELD_OUT_MIXED if mixed else ():
         batch = draw_mixed(rng, HELD_OUT_TABLES, n, 128, D, C)
-        tasks += [Task.of(batch, asked, asked and n > 64) for asked in (False, True)]
+        tasks += [Task(batch, asked, asked and n > 64) for asked in (False, True)]
 
     @torch.no_grad()
     def score(network: Any) -> float:
@@ -211,7 +188,7 @@ def held_out_score(mixed: bool) -> Callable[[Any], float]:
         for task in tasks:
             joint, last = task.log_probs(network)
             value = float(last.mean()) if task.asked else float(joint.mean()) / task.width
-            kind = task.asked, task.number if task.asked else task.codes.shape[2] > 0
+            kind = task.asked, task.number if task.asked else task.batch.codes.shape[2] > 0
             found.setdefault(kind, []).append(-value)
         return float(np.mean([np.mean(values) for values in found.values()]))
 
@@ -241,9 +218,12 @@ class _TableRecipe(TrainingRecipe):
         return torch.optim.AdamW(network.parameters(), weight_decay=self.settings.weight_decay)
 
     def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
-        device = next(network.parameters()).device
-        task = self.settings.draw(update, part).to(device)
-        return loss_of(cast(TableNetwork, network), task, self.settings.mixed > 0)
+        task = self.settings.draw(update, part)
+        joint, last = task.log_probs(network)
+        whole = -joint.mean() / math.sqrt(task.width)
+        if self.settings.mixed == 0 or task.width == 1:
+            return whole
+        return 0.15 * whole - last.mean() if task.asked else whole - 0.3 * last.mean()
 
     def held_out(self) -> Callable[[Any], float]:
         return held_out_score(self.settings.mixed > 0)
