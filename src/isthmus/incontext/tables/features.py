@@ -227,7 +227,7 @@ def read_categories(
     entropy = (frequency * surprise).sum(-1)
     whole = [counts.to(dtype).log() / 2 - 0.5, entropy - 1]
     each = torch.cat([torch.stack(whole, -1), told[:, numbers:]], -1)[:, None]
-    mean_gain = (gain.sum(1) / held)[:, None].expand_as(gain)
+    mean_gain = (gain.sum(1, keepdim=True) * (1 / held)[:, None]).expand_as(gain)
     here = known[..., None]
     parts = [torch.stack(own, -1) * here, each.expand(-1, size, -1, -1), mean_gain[..., None]]
     cell = torch.cat([*parts, 1 - here], -1)
@@ -254,9 +254,11 @@ def associations(x: Tensor, one_hot: Tensor, frequency: Tensor, counts: Tensor) 
     deviation = x.square().mean(1, keepdim=True).sqrt() + 1e-6
     joint = torch.cat([x / deviation, scaled.flatten(2)], -1)
     squares = (joint.transpose(1, 2) @ joint / size).square()
-    values = torch.eye(columns).repeat_interleave(most, 0)
-    owner = torch.block_diag(torch.eye(numbers), values).to(x)
-    squares = owner.T @ squares @ owner
+    if columns:
+        parts = squares[..., numbers:].unflatten(-1, (columns, most)).sum(-1)
+        squares = torch.cat([squares[..., :numbers], parts], -1)
+        parts = squares[:, numbers:].unflatten(1, (columns, most)).sum(2)
+        squares = torch.cat([squares[:, :numbers], parts], 1)
     freedom = torch.cat([torch.ones_like(x[:, 0]), (counts - 1).to(x.dtype)], -1)
     chance = freedom[:, :, None] * freedom[:, None, :] / size
     least = torch.minimum(freedom[:, :, None], freedom[:, None, :]).clamp(min=1)
