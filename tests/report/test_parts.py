@@ -226,6 +226,13 @@ def test_share_of_new_points_that_flow_to_the_origin(
     for _ in range(5000):  # descent by hand, with all pulls in their own strength
         x = x + 0.1 * ((shares(x) * widths / beta)[..., None] * (centres - x)).sum(1, keepdims=True)
     ends = np.square(x - centres).sum(-1).argmin(1) == 3
+    if (alpha, normalized) == (30.0, False):
+        z = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 1, 2)[new]
+        for _ in range(3000):  # the mean of the centres, by the precision of each
+            pulls = shares(z) * widths
+            z = ((pulls / pulls.sum(1, keepdims=True))[..., None] * centres).sum(1, keepdims=True)
+        by_mean = (np.square(z - centres).sum(-1).argmin(1) == 3).mean()
+        assert clustering.retrieved_to_the_origin(alpha) == pytest.approx(by_mean, abs=2e-3)
     found = clustering.flow_to_the_origin(alpha, normalized)
     assert found[:2] == pytest.approx((new.mean(), ends.mean()), abs=2 / 1600)
     assert ends[new].mean() == pytest.approx(share, abs=2e-3)
