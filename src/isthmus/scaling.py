@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.validation import as_names, as_numbers
 
 FloatArray = NDArray[np.float64]
@@ -19,7 +19,11 @@ MOST_DECIMALS = 6
 
 def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, tuple[str, ...]]:
     """Return rows (n, D) in float64, and names: `columns`, those of a data frame, or x1, x2, ..."""
-    rows = np.ascontiguousarray(as_numbers(X, "X"))
+    try:
+        rows = np.ascontiguousarray(as_numbers(X, "X"))
+    except DtypeError as error:
+        advice = "isthmus.tables.encode turns columns of a data frame into numbers."
+        raise DtypeError(f"{error} {advice}") from None
     if np.ndim(X) != 2 or 0 in rows.shape:
         raise ShapeError(f"X must be a table (n, D) with rows and columns, not {np.shape(X)}.")
     if np.isinf(rows).any():
@@ -28,6 +32,8 @@ def as_table(X: Any, columns: Sequence[str] | None = None) -> tuple[FloatArray, 
     names = as_names(getattr(X, "columns", default) if columns is None else columns, "columns")
     if len(names) != rows.shape[1]:
         raise ShapeError(f"columns has {len(names)} names for {rows.shape[1]} columns.")
+    if len(set(names)) < len(names):
+        raise InvalidInputError("Columns of X have the same name; rename them first.")
     return rows, names
 
 

@@ -98,10 +98,11 @@ def test_agreement_is_that_of_scikit_learn_and_ignores_unknown_classes() -> None
     agreement = model.describe(X, classes=IRIS.target, class_name="kind").summary["agreement"]
     assert agreement["ARI"] == pytest.approx(adjusted_rand_score(IRIS.target, labels))
     assert agreement["NMI"] == pytest.approx(normalized_mutual_info_score(IRIS.target, labels))
-    classes = np.where(np.arange(150) < 30, "", IRIS.target.astype(str))
-    agreement = model.describe(X, classes=classes).summary["agreement"]
-    assert agreement["rows"] == 120
-    assert agreement["ARI"] == pytest.approx(adjusted_rand_score(IRIS.target[30:], labels[30:]))
+    for unknown in ("", None, np.nan):
+        classes = [unknown] * 30 + IRIS.target_names[IRIS.target[30:]].tolist()
+        agreement = model.describe(X, classes=pd.Series(classes)).summary["agreement"]
+        assert agreement["rows"] == 120
+        assert agreement["ARI"] == pytest.approx(adjusted_rand_score(IRIS.target[30:], labels[30:]))
 
 
 @pytest.mark.parametrize("options", [{}, {"n_clusters": 3}])
@@ -216,6 +217,18 @@ def test_one_cluster_is_explained_too(dim: int, reason: str) -> None:
     assert found.summary["chosen_by"] == reason
     assert found.summary["resolution"] is None
     assert "level 0.01" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (IRIS.data.assign(kind="x"), "isthmus.tables.encode"),
+        (pd.DataFrame(X[:, :2], columns=["a", "a"]), "same name"),
+    ],
+)
+def test_tables_without_a_number_or_a_name_for_each_column_are_refused(frame, words) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        TableModel.fit(frame)
 
 
 @pytest.mark.parametrize(

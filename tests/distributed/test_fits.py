@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
 from isthmus.cluster import data as cluster_data
+from isthmus.errors import InvalidInputError
 
 N, D = 600, 3
 RNG = np.random.default_rng(0)
@@ -74,6 +75,8 @@ def test_predictions_are_dask_arrays_of_the_same_blocks(name: str) -> None:
         expected = getattr(model, method)(X)
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found.compute(), expected, rtol=1e-12)
+    with pytest.raises(InvalidInputError, match="in memory"):
+        model.complete(blocks)
 
 
 def test_frames_bring_their_names_and_unknown_sizes() -> None:

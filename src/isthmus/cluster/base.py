@@ -97,7 +97,6 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
     def _validated(
         self, X: Any, sample_weight: Any, reset: bool = False
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        require_in_memory(X, type(self).__name__)
         X = self._table(X, reset=reset)
         if sample_weight is not None:
             given = as_numbers(sample_weight, "sample_weight")
@@ -109,6 +108,7 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
 
     def _table(self, X: Any, reset: bool = False) -> NDArray[Any]:
         """Return X as a checked float32 or float64 table that may hold NaN."""
+        require_in_memory(X, type(self).__name__)
         if not reset:
             check_is_fitted(self, "memories_")
         kinds = [np.float64, np.float32]

@@ -61,10 +61,9 @@ class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the modes of the density and the mode that each row reaches."""
-        require_in_memory(X, type(self).__name__)
-        table = checked_table(self, X, reset=True, dtype=[np.float64, np.float32])
+        table = self._table(X, reset=True)
         chosen = as_number_or(self.bandwidth, "bandwidth", ("scott",), above=0)
-        starts = torch.from_numpy(np.array(table))
+        starts = torch.from_numpy(table)
         require_squares(starts)
         self.bandwidth_ = scott_width(table) if chosen == "scott" else chosen
         self._rows = table
@@ -87,15 +86,17 @@ class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Return the cluster whose mode each row reaches. -> (n_samples,)"""
         tol, max_steps = self._stopping()
-        energy, starts, centre = centred(self.energy_, torch.from_numpy(self._new_rows(X)))
+        energy, starts, centre = centred(self.energy_, torch.from_numpy(self._table(X)))
         ends = retrieve(energy, starts, tol=tol, max_steps=max_steps).state
         modes = torch.from_numpy(self.cluster_centers_) - centre
         return distances(ends.double(), modes).argmin(1).numpy()
 
     def score_samples(self, X: Any) -> NDArray[Any]:
         """Return the log-density of each row. -> (n_samples,)"""
-        return as_arrays(self.energy_.log_prob(self._new_rows(X)))
+        return as_arrays(self.energy_.log_prob(self._table(X)))
 
-    def _new_rows(self, X: Any) -> NDArray[Any]:
-        check_is_fitted(self, "cluster_centers_")
-        return np.array(checked_table(self, X, reset=False, dtype=[np.float64, np.float32]))
+    def _table(self, X: Any, reset: bool = False) -> NDArray[Any]:
+        require_in_memory(X, type(self).__name__)
+        if not reset:
+            check_is_fitted(self, "cluster_centers_")
+        return np.array(checked_table(self, X, reset=reset, dtype=[np.float64, np.float32]))

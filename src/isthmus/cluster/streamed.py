@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import reduce
+from itertools import islice
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,7 @@ def cluster_file(
     100
     """
     places = row_groups(path)
-    if not places:
-        raise InvalidInputError(f"{path} has no rows.")
-    table, aside = _sample(places, id, label, drop)
+    table, aside = _sample(path, places, id, label, drop)
 
     def source(where: Path, group: int, names: Sequence[str]) -> Source:
         return arrow_source(where, read_group(where, group, names), table.format)
@@ -135,6 +134,7 @@ def cluster_file(
 
 
 def _sample(
+    path: str | Path,
     places: Sequence[tuple[Path, int]],
     id: str | None,  # noqa: A002
     label: str | None,
@@ -144,14 +144,17 @@ def _sample(
     import pyarrow
     from pyarrow import parquet
 
-    count = max(SAMPLED_ROWS // len(places), 1)
+    count = max(SAMPLED_ROWS // max(len(places), 1), 1)
     parts = []
     for where, group in places:
         with (
             reading(where, "Parquet file", f"Row group {group + 1} may be damaged."),
             parquet.ParquetFile(where) as file,
         ):
-            parts += [pyarrow.Table.from_batches([next(file.iter_batches(count, [group]))])]
+            first = islice(file.iter_batches(count, [group]), 1)
+            parts += [pyarrow.Table.from_batches([batch]) for batch in first]
+    if not parts:
+        raise InvalidInputError(f"{path} has no rows.")
     try:
         rows = pyarrow.concat_tables(parts, promote_options="permissive")
     except pyarrow.ArrowException as error:

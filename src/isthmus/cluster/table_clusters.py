@@ -195,8 +195,11 @@ class TableClusters(Summarised):
             found["new_rows"] = int((self.novelty > NEW).sum())
             found["new_ids"] = self.ids[order[: min(found["new_rows"], LISTED_ROWS)]].tolist()
         if self.classes is not None:
-            known = np.array([str(value) != "" for value in self.classes])
-            classes, labels = self.classes[known], self.labels[known]
+            import pandas as pd
+
+            words = self.classes.astype(str)
+            known = pd.notna(self.classes) & (words != "")
+            classes, labels = words[known], self.labels[known]
             found["agreement"] = {
                 "label": self.class_name,
                 "classes": len(np.unique(classes)),

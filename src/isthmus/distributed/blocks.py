@@ -105,7 +105,7 @@ class Blocks(ABC):
         """Return :meth:`reduce`; raise if there are no rows."""
         found = self.reduce(function, *arguments)
         if found is None:
-            raise InvalidInputError("The data have no rows; every block is empty.")
+            raise InvalidInputError("The data have no rows, or weights of zero only.")
         return found
 
 
