@@ -114,6 +114,7 @@ ONE_CLUSTER = {
     "exponential": lambda n, rng: rng.exponential(size=(n, 5)),
     "Student t": lambda n, rng: rng.standard_t(3, size=(n, 10)),
     "banana": banana,
+    "banana, 5 columns": lambda n, rng: np.c_[banana(n, rng), 0.3 * rng.normal(size=(n, 3))],
 }
 
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 from diptest import diptest
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import cut_tree
-from scipy.sparse import csr_array, eye_array
 from scipy.spatial import cKDTree
 from scipy.special import ndtri
 
 from isthmus.cluster.retrieval_graph import (
     LEARNING_ROWS,
-    RESOLUTIONS,
     FloatArray,
-    Graph,
     IntArray,
     Memories,
     components,
-    flux_ratios,
-    merge_tree,
+    relative_cut,
 )
 
 # Up to this dimension, densities can be estimated, and clusters are their modes. From fewer rows
@@ -71,18 +65,21 @@ def _distinct(table: FloatArray) -> list[bool]:
     return [len(np.unique(column)) == len(column) for column in table.T]
 
 
-def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> list[Split]:
-    """Split rows that are apart in one dimension, and the parts again, at levels up to `most`.
+def splits(
+    table: FloatArray, spread: FloatArray, groups: IntArray, most: float, seed: int
+) -> list[Split]:
+    """Split groups that one dimension shows to be apart, and the parts again, at levels to `most`.
 
     `spread` are the :func:`continuous` rows of a table. Half of the level is for the first
     principal component of a group, half for its columns; of many columns, those with equal values
     are left out, as the tests are for continuous ones.
     """
-    if table.shape[1] > DENSITY_DIM:
+    dim = table.shape[1]
+    if dim > DENSITY_DIM:
         spread = spread[:, _distinct(table)]
-    by_dip = not 1 < spread.shape[1] <= DENSITY_DIM or len(spread) < DIP_ROWS
     found: list[Split] = []
-    waiting = [(np.arange(len(spread)), 0.0)] if spread.size else []
+    names = np.unique(groups) if spread.size else groups[:0]
+    waiting = [(np.flatnonzero(groups == name), 0.0) for name in names]
     while waiting:
         rows, above = waiting.pop()
         own = spread[rows] - spread[rows].mean(0)
@@ -92,8 +89,10 @@ def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> lis
         tests = []
         for place, view in enumerate(views):
             count = 1 if len(views) == 1 else 2 if place == own.shape[1] else 2 * own.shape[1]
-            found_by = [_emptiest(view), *([_valley(view)] if by_dip else [])]
-            tests += [(level * count, place, border) for level, border in found_by]
+            found_by = [_emptiest(view)]
+            if not 1 < own.shape[1] <= DENSITY_DIM or len(rows) < DIP_ROWS:
+                found_by.append(_valley(view))
+            tests += [(level * count * len(names), place, border) for level, border in found_by]
         for level, place, border in sorted(tests):
             beyond = views[place] > border
             if level > most:
@@ -105,12 +104,12 @@ def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> lis
     return found
 
 
-def grouped(found: list[Split], level: float, n_rows: int) -> IntArray:
-    """Return the groups of rows that are apart at this level."""
-    groups = np.zeros(n_rows, dtype=np.int64)
-    for number, (own, rows) in enumerate(found, 1):
+def grouped(found: list[Split], level: float, groups: IntArray) -> IntArray:
+    """Return the groups, of which those are split that are apart at this level."""
+    groups = groups.copy()
+    for own, rows in found:
         if own <= level:
-            groups[rows] = number
+            groups[rows] = groups.max() + 1
     return np.unique(groups, return_inverse=True)[1]
 
 
@@ -125,21 +124,8 @@ def _is_valley(table: FloatArray, beyond: NDArray[np.bool_], seed: int) -> bool:
     kept = np.random.RandomState(seed).permutation(len(table))[:VALLEY_ROWS]
     labels = beyond[kept].astype(np.int64)
     rotation = components(table, np.random.RandomState(seed), groups=beyond.astype(np.int64))
-    graph = Memories.of(table[kept] @ rotation, np.ones(len(kept))).graph
-    between = flux_ratios(graph.flow(labels))[0, 1]
-    matrix = csr_array((graph.weights, graph.indices, graph.indptr))
-    for side in (0, 1):
-        rows = np.flatnonzero(labels == side)
-        # Loops, for rows that recall none of their own side.
-        inside = Graph.of(matrix[rows][:, rows] + 1e-12 * eye_array(len(rows)))
-        path = inside.path(RESOLUTIONS, seed)
-        for each, size in zip(path.labels, path.sizes, strict=True):
-            if size > 1:
-                tree = merge_tree(inside.flow(each), 1.0)
-                halves = cut_tree(tree, n_clusters=2)[:, 0][each].astype(np.int64)
-                if flux_ratios(inside.flow(halves))[0, 1] <= between:
-                    return False
-    return True
+    memories = Memories.of(table[kept] @ rotation, np.ones(len(kept)))
+    return len(set(labels)) > 1 and relative_cut(memories, labels, seed) > 1
 
 
 def _is_far(table: FloatArray, beyond: NDArray[np.bool_]) -> bool:
@@ -180,7 +166,7 @@ def _valley(values: FloatArray) -> tuple[float, float]:
     if len(values) < 4 or not np.ptp(values):
         return 1.0, 0.0
     values = np.sort(values)
-    labels = density_basins(values[:, None])(0.5)
+    labels = density_basins(values[:, None], 0.5)
     centres = [np.median(values[labels == number]) for number in range(labels.max() + 1)]
     ranks = np.argsort(np.argsort(centres))[labels]
     # A border has the most values of lower groups below it, and of higher ones above.
@@ -205,8 +191,8 @@ def _level(left: FloatArray, right: FloatArray) -> float:
     return float(diptest(both)[1]) * (len(left) + len(right)) / len(both)  # any part of this size
 
 
-def density_basins(points: FloatArray) -> Callable[[float], IntArray]:
-    """Return a function from a level to the basin of each point in a nearest-neighbour density.
+def density_basins(points: FloatArray, level: float) -> IntArray:
+    """Return the basin of each point in a nearest-neighbour density.
 
     Basins are joined as in ToMATo (Chazal et al. 2013), unless the saddle has fewer points than
     the peak by more than chance allows: the square root of a Poisson count has the standard error
@@ -219,12 +205,17 @@ def density_basins(points: FloatArray) -> Callable[[float], IntArray]:
     distances, neighbours = cKDTree(points).query(points, k + 1)
     squares = np.square(distances[:, 1:])
     order = np.argsort(squares.mean(1), kind="stable")
-    links = neighbours[:, 1 : MODE_LINKS + 1]
-    reach = squares[:, -1] * (1 + 1e-9)
+    links, reach = neighbours[:, 1 : MODE_LINKS + 1], squares[:, -1] * (1 + 1e-9)
+    least = -ndtri(level * k / n) / np.sqrt(2)
+    roots = climbed(order, points, links, reach, k + 1, least)
+    return np.unique(roots, return_inverse=True)[1]
 
-    def basins(level: float) -> IntArray:
-        least = -ndtri(level * k / n) / np.sqrt(2)
-        roots = climbed(order, points, links, reach, k + 1, least)
-        return np.unique(roots, return_inverse=True)[1]
 
-    return basins
+def modes(points: FloatArray, groups: IntArray, level: float) -> IntArray:
+    """Return the mode of each point in its group."""
+    labels = groups.copy()
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        if len(rows) >= FEWEST_ROWS:
+            labels[rows] = labels.max() + 1 + density_basins(points[rows], level)
+    return labels

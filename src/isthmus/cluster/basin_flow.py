@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist, pdist, squareform
 from scipy.special import expit, logsumexp, softmax
-from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
 
 from isthmus.bandwidth import leave_one_out
@@ -24,6 +23,7 @@ from isthmus.cluster.retrieval_graph import (
     cluster_shares,
     components,
     flux_ratios,
+    leaving,
     merge_tree,
     nearest,
     recall,
@@ -43,8 +43,8 @@ BANDWIDTH_ROWS = 1000
 # would lose the differences between memories to rounding.
 FARTHEST = 1e6
 FILLING_ROUNDS = 2
-# Budgets of computation: rows of both densities, iterations, and starts beside the clusters.
-GAUSSIAN_ROWS, KERNEL_ROWS, GAUSSIAN_STEPS, GAUSSIAN_STARTS = 5000, 1000, 300, 10
+# Budgets of computation: rows of both densities, and iterations.
+GAUSSIAN_ROWS, KERNEL_ROWS, GAUSSIAN_STEPS = 5000, 1000, 300
 
 
 def _sums(
@@ -95,16 +95,18 @@ class BasinFlow(DensityEstimator):
     4. In more, a partition at one of 16 resolutions is accepted if the walk leaves its clusters
        `min_separation` times less often than clusters of that size in tables whose columns are
        unimodal in each group, with the rank correlations of the data, and its energy is lower than
-       theirs, both by more than chance allows (alpha). Of these, the one whose energy lies furthest
+       theirs, both by more than chance allows (alpha), and if its clusters are left less easily
+       than cut, beside the parts of a uniform line. Of these, the one whose energy lies furthest
        below is taken; without any, the groups are the clusters.
+    5. Clusters are split once more by rule 1, at level alpha over their number.
 
     So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution
     (Reichardt and Bornholdt 2006), its minimiser Louvain's moves, the choice a gap statistic
     (Tibshirani, Walther and Hastie 2001) and the modes those of ToMATo (Chazal et al. 2013).
 
-    Posteriors are those of Gaussians with one covariance, one for each cluster, if these have a
-    higher likelihood than kernels. Otherwise they are the mass that a row retrieves from a cluster,
-    and a stored row recalls itself with share 1/2.
+    Posteriors are those of Gaussians with one covariance, fitted from the clusters on, if these
+    have a higher likelihood than kernels. Otherwise they are the mass that a row retrieves from a
+    cluster, and a stored row recalls itself with share 1/2.
 
     Parameters
     ----------
@@ -130,8 +132,8 @@ class BasinFlow(DensityEstimator):
     cluster_centers_ : ndarray (n_clusters, n_features)
         Means of the clusters.
     resolution_, gap_, objective_ : float
-        The resolution (NaN if the clusters are modes, or if there is one), the gap (the largest,
-        if no resolution was chosen by it), and the energy of the partition.
+        The resolution (NaN if the clusters are modes or groups, or if there is one), the gap (the
+        largest, if no resolution was chosen by it), and the energy of the partition.
     chosen_by_ : {"gap", "modes", "n_clusters", "resolution"}
         What decided on the number of clusters.
     k_probabilities_ : ndarray
@@ -317,10 +319,9 @@ class BasinFlow(DensityEstimator):
         graph = choice.memories.graph
         self.objective_ = graph.energy(self._pattern_labels, gamma)
         flow = graph.flow(self._pattern_labels)
-        total, leaving = flow.sum(1), np.where(np.eye(len(flow)), 0.0, flow).sum(1)
         with np.errstate(divide="ignore"):
             self.barriers_ = -np.log(flux_ratios(flow))
-            self.separation_ = total * (1 - total) / leaving if len(flow) > 1 else leaving + np.nan
+            self.separation_ = 1 / leaving(flow) if len(flow) > 1 else np.array([np.nan])
         np.fill_diagonal(self.barriers_, 0.0)
         self.linkage_ = merge_tree(flow, gamma)
 
@@ -414,40 +415,18 @@ def gaussian_posteriors(points: FloatArray, logits: FloatArray) -> FloatArray:
 def gaussian_logits(points: FloatArray, weights: FloatArray, labels: IntArray) -> FloatArray | None:
     """Return the logits (d + 1, K) of Gaussians, one for each cluster, with one covariance.
 
-    They are fitted by expectation maximisation, from the clusters and from random ones. None, if
-    kernels around the rows have the higher density of rows left out: then the clusters are not of
-    this form. The last entry of the logits is added to the product of the first with a row.
+    They are fitted by expectation maximisation, from the clusters on. None, if kernels around
+    the rows have the higher density of rows left out: then the clusters are not of this form. The
+    last entry of the logits is added to the product of the first with a row.
     """
     size, dim = int(labels.max()) + 1, points.shape[1]
-    stream = np.random.RandomState(0)
-    order = stream.permutation(len(points))[:GAUSSIAN_ROWS]
-    points, shares, labels = points[order], weights[order] / weights[order].sum(), labels[order]
+    order = np.random.RandomState(0).permutation(len(points))[:GAUSSIAN_ROWS]
+    points, shares = points[order], weights[order] / weights[order].sum()
     n_free = size * (dim + 1) - 1 + dim * (dim + 1) // 2
     spare = len(points) - n_free - 1
     if size == 1 or spare <= 0:
         return None
-    starts = [labels]
-    for _ in range(GAUSSIAN_STARTS):
-        seeds, _ = kmeans_plusplus(points, size, sample_weight=shares, random_state=stream)
-        starts.append(nearest(points, seeds, 1)[:, 0])
-    fits = [_gaussians(points, shares, np.eye(size)[start]) for start in starts]
-    logits, log_density = max(fits, key=lambda fit: float(shares @ fit[1]))
-    few = points[:KERNEL_ROWS]
-    width = leave_one_out(few)
-    squares = squareform(pdist(few, "sqeuclidean")) / width**2
-    np.fill_diagonal(squares, np.inf)
-    kernels = logsumexp(-0.5 * squares, 1).mean() - np.log(len(few) - 1)
-    kernels -= dim * np.log(width * np.sqrt(2 * np.pi))
-    # Akaike's correction for the rows that the Gaussians were fitted to.
-    return logits if log_density[: len(few)].mean() - n_free / spare > kernels else None
-
-
-def _gaussians(
-    points: FloatArray, shares: FloatArray, parts: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return the logits of Gaussians from these responsibilities on, and their log-density."""
-    dim, last = points.shape[1], -np.inf
-    total = (points.T * shares) @ points
+    parts, last, total = np.eye(size)[labels[order]], -np.inf, (points.T * shares) @ points
     for _ in range(GAUSSIAN_STEPS):
         masses = shares @ parts + 1e-300
         means = (parts.T * shares) @ points / masses[:, None]
@@ -464,4 +443,11 @@ def _gaussians(
         gain, last = shares @ log_density - last, shares @ log_density
         if gain < 1e-6:
             break
-    return logits, log_density
+    few = points[:KERNEL_ROWS]
+    width = leave_one_out(few)
+    squares = squareform(pdist(few, "sqeuclidean")) / width**2
+    np.fill_diagonal(squares, np.inf)
+    kernels = logsumexp(-0.5 * squares, 1).mean() - np.log(len(few) - 1)
+    kernels -= dim * np.log(width * np.sqrt(2 * np.pi))
+    # Each parameter costs as much as in Akaike's criterion, corrected for few rows.
+    return logits if log_density[: len(few)].mean() - n_free / spare > kernels else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ from scipy.stats import t as student
 from isthmus.cluster.apart import (
     DENSITY_DIM,
     FEWEST_ROWS,
+    Split,
     continuous,
-    density_basins,
     grouped,
+    modes,
     splits,
 )
 from isthmus.cluster.retrieval_graph import (
@@ -29,8 +31,10 @@ from isthmus.cluster.retrieval_graph import (
     Memories,
     Path,
     components,
+    leaving,
     merge_tree,
     nearest,
+    relative_cut,
 )
 
 if TYPE_CHECKING:
@@ -72,8 +76,9 @@ def choose(
     alpha, alphas = model.alpha, ndtr(ndtri(model.alpha) + REDRAWS)
     spread, places = continuous(table, weights, seed)
     first = np.unique(places, return_index=True)[1]
-    found = splits(table, spread, alphas.max(), seed)
-    groups = grouped(found, alpha, len(spread))[first]
+    whole = np.zeros(len(spread), dtype=np.int64)
+    found = splits(table, spread, whole, alphas.max(), seed)
+    groups = grouped(found, alpha, whole)[first]
     rotation = components(table, generator, weights, groups)
     points = table @ rotation
     stream = np.random.RandomState(seed)
@@ -82,7 +87,7 @@ def choose(
     if model.resolution is not None:
         gammas = np.append(RESOLUTIONS[model.resolution < RESOLUTIONS], float(model.resolution))
     path = lowest_path(memories.graph, gammas, seed)
-    cuts = _cuts(memories.graph, path)
+    cuts = [_cut(memories.graph, labels) for labels in path.labels]
     possible = np.array([len(masses) > 0 for masses, _ in cuts])
     energies, null_cuts = _of_null(model, table, weights, groups, rotation, gammas, seed)
     gaps = energies.mean(0) - np.log(np.maximum(path.energies, 1e-9))
@@ -101,32 +106,44 @@ def choose(
             rotation, memories, labels, float(gamma), largest, curve, reason, labels[None]
         )
     owners = first[nearest(memories.patterns, points, 1)[:, 0]]
-    modes = _modes(spread @ rotation)
+    patterns = nearest(points, memories.patterns, 1)[places, 0]
     excess = _excess(cuts, null_cuts)
     errors = energies.std(0, ddof=1) * np.sqrt(1 + 1 / len(energies))
+    is_low = points.shape[1] <= DENSITY_DIM
+    is_few = points.shape[1] == 1 or len(spread) < FEWEST_ROWS
+
+    @cache
+    def is_bent(place: int) -> bool:
+        return relative_cut(memories, path.labels[place], seed) <= 1
+
+    @cache
+    def splits_in(clusters: bytes) -> list[Split]:
+        rows = np.frombuffer(clusters, dtype=np.int64)
+        return splits(table, spread, rows, alphas.max(), seed)
 
     def decided(level: float) -> tuple[IntArray, int | None]:
         """Return the partition at this level, and its place among the resolutions if it has one."""
-        groups = grouped(found, level, len(spread))
-        few = points.shape[1] == 1 or len(spread) < FEWEST_ROWS
-        if points.shape[1] <= DENSITY_DIM and not few:
-            groups = modes(groups, level)
-        inside = np.unique(groups[owners], return_inverse=True)[1]
-        if points.shape[1] <= DENSITY_DIM or few:
-            return inside, None
-        accepted = possible & (excess(level) > np.log(model.min_separation))
-        accepted &= gaps > student.ppf(1 - level, len(energies) - 1) * errors
-        if not accepted.any():
-            return inside, None
-        allowed = np.where(accepted, gaps, -np.inf)
-        best = int(allowed.argmax())
-        place = int(np.argmax(allowed >= allowed[best] - errors[best]))  # the finest
-        return path.labels[place], place
+        groups, place = grouped(found, level, whole), None
+        if is_low and not is_few:
+            groups = modes(spread @ rotation, groups, level)
+        elif not is_few:
+            accepted = possible & (excess(level) > np.log(model.min_separation))
+            accepted &= gaps > student.ppf(1 - level, len(energies) - 1) * errors
+            for each in np.flatnonzero(accepted).tolist():
+                accepted[each] = not is_bent(each)
+            if accepted.any():
+                allowed = np.where(accepted, gaps, -np.inf)
+                best = int(allowed.argmax())
+                place = int(np.argmax(allowed >= allowed[best] - errors[best]))  # the finest
+                groups = path.labels[place][patterns]
+        parts = grouped(splits_in(groups.tobytes()), level, groups)
+        if place is not None and parts.max() == groups.max():
+            return path.labels[place], place
+        return np.unique(parts[owners], return_inverse=True)[1], None
 
     labels, place = decided(alpha)
     redraws = [decided(each)[0] for each in alphas]
-    low = points.shape[1] <= DENSITY_DIM or labels.any()
-    reason = "modes" if place is None and low else "gap"
+    reason = "modes" if place is None and (is_low or labels.any()) else "gap"
     gamma, gap = (np.nan, largest) if place is None else (float(gammas[place]), float(gaps[place]))
     return Choice(rotation, memories, labels, gamma, gap, curve, reason, redraws)
 
@@ -150,22 +167,19 @@ def _of_null(
         graph = Memories.of(rows @ rotation, masses, model.n_memories, stream).graph
         path = graph.path(gammas, seed)
         energies.append(np.log(path.energies))
-        cuts.append(_cuts(graph, path))
+        cuts.append([_cut(graph, labels) for labels in path.labels])
     return np.array(energies), cuts
 
 
-def _cuts(graph: Graph, path: Path) -> list[Cut]:
-    """Return the cut of each partition; it is empty for one cluster and for too many."""
-    cuts = []
-    for labels, size in zip(path.labels, path.sizes, strict=True):
-        masses = leaving = np.zeros(0)
-        if 2 <= size <= LARGEST_SHARE * len(labels):
-            flow = graph.flow(labels)
-            masses = flow.sum(1)
-            # No flow at all counts as half a link.
-            leaving = masses - flow.diagonal() + 0.5 / len(graph.weights)
-        cuts.append((masses, np.log(leaving / (masses * (1 - masses)))))
-    return cuts
+def _cut(graph: Graph, labels: IntArray) -> Cut:
+    """Return the cut of a partition; it is empty for one cluster and for too many."""
+    if not 1 < labels.max() + 1 <= LARGEST_SHARE * len(labels):
+        return np.zeros(0), np.zeros(0)
+    flow = graph.flow(labels)
+    masses = flow.sum(1)
+    # No flow at all counts as half a link.
+    floor = 0.5 / len(graph.weights) / (masses * (1 - masses))
+    return masses, np.log(leaving(flow) + floor)
 
 
 def _excess(cuts: list[Cut], null: list[list[Cut]]) -> Callable[[float], FloatArray]:
@@ -269,24 +283,6 @@ def one_cluster(table: FloatArray, weights: FloatArray) -> Choice:
     curve = dict.fromkeys(("resolution", "n_clusters", "gap"), empty)
     labels = np.zeros(len(points), dtype=np.int64)
     return Choice(rotation, memories, labels, np.nan, 0.0, curve, "gap", [labels])
-
-
-def _modes(points: FloatArray) -> Callable[[IntArray, float], IntArray]:
-    """Return a function from groups of points and a level to the mode of each in its group."""
-    densities: dict[bytes, Callable[[float], IntArray]] = {}
-
-    def modes(groups: IntArray, level: float) -> IntArray:
-        labels = np.zeros(len(points), dtype=np.int64)
-        for group in np.unique(groups):
-            rows = np.flatnonzero(groups == group)
-            labels[rows] = labels.max() + 1
-            if len(rows) >= FEWEST_ROWS:
-                if rows.tobytes() not in densities:
-                    densities[rows.tobytes()] = density_basins(points[rows])
-                labels[rows] += densities[rows.tobytes()](level)
-        return labels
-
-    return modes
 
 
 def _with_count(

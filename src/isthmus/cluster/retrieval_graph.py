@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array, diags_array, eye_array
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NearestNeighbors
@@ -168,6 +168,40 @@ class Memories(NamedTuple):
         k, alike = min(MEMORY_NEIGHBOURS, len(patterns)), np.ones(len(patterns))
         shares, _ = recall(points, patterns, alike, k)
         return cls(patterns, alike, k, Graph.of(shares.T @ (diags_array(weights) @ shares)))
+
+
+def leaving(flow: FloatArray) -> FloatArray:
+    """Return the flow out of each cluster over its value by chance. (K,)"""
+    masses = flow.sum(1)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((masses - flow.diagonal()) / (masses * (1 - masses)))
+
+
+def relative_cut(memories: Memories, labels: IntArray, seed: int) -> float:
+    """Return how many times easier clusters are left than cut, beside parts of a line; the mean.
+
+    What flows across a cut is divided by its value by chance in the graph that is cut. No part has
+    fewer patterns than a query recalls; infinite if no cluster has enough for two. Of a uniform
+    line, a part of mass m has 4 (1 - m) at an end and 2 (1 - m) elsewhere, where it has two cuts.
+    """
+    graph, least = memories.graph, memories.k
+    half_a_link = 0.5 / len(graph.weights)
+    flow = graph.flow(labels)
+    matrix = csr_array((graph.weights, graph.indices, graph.indptr))
+    ratios, masses = [], []
+    for number, left in enumerate(leaving(flow)):
+        rows = np.flatnonzero(labels == number)
+        # Loops, for rows that recall none of their own cluster.
+        inside = Graph.of(matrix[rows][:, rows] + 1e-12 * eye_array(len(rows)))
+        cuts = [np.inf]
+        for each in inside.path(RESOLUTIONS, seed).labels if len(rows) >= 2 * least else ():
+            sizes = np.bincount(each)
+            cuts += [*leaving(inside.flow(each))[np.minimum(sizes, len(rows) - sizes) >= least]]
+        if min(cuts) < np.inf:
+            masses.append(flow[number].sum())
+            line = 2 ** (1 + 2 / len(flow)) * (1 - masses[-1])
+            ratios.append(np.log(max(min(cuts), half_a_link) / max(left, half_a_link) / line))
+    return float(np.exp(np.average(ratios, weights=masses))) if masses else np.inf
 
 
 def recollection(
