@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_blobs
 
 import isthmus as ist
-from isthmus.dynamics.modes import contracted_radius, find_modes, shared_fixed_points
+from isthmus.dynamics.modes import find_modes, is_attracting, shared_fixed_points
 
 
 @pytest.mark.parametrize(("n", "dim", "sigma"), [(60, 1, 0.4), (150, 2, 0.6), (200, 10, 1.2)])
@@ -68,8 +68,9 @@ def test_no_point_leaves_a_ball_or_ends_elsewhere(seed: int) -> None:
         ist.ModernHopfield(torch.from_numpy(X / 6), 1 / sigma**2),
     ):
         modes = find_modes(memory, memory.memories[:60], tol=1e-8).fixed_points
-        sigma, radii = float(memory.sigma), torch.tensor([1.0, 0.5, 0.25, 0.08, 0.02])
-        balls = contracted_radius(memory, torch.from_numpy(modes), sigma * radii)
+        sigma, balls = float(memory.sigma), torch.zeros(len(modes), dtype=torch.float64)
+        for radius in sigma * torch.tensor([[0.02], [0.08], [0.25], [0.5], [1.0]]):
+            balls[is_attracting(memory, torch.from_numpy(modes), radius)] = float(radius)
         directions = torch.from_numpy(rng.standard_normal((200, memory.dim)))
         # Towards memories the pull outwards is strongest.
         directions[:80] = memory.memories[torch.from_numpy(rng.integers(0, 300, 80))]

@@ -116,7 +116,7 @@ def _balls_flow(
     flows = np.zeros(len(patterns), dtype=bool)
     if isinstance(memory, GaussianMemory):
         radii = radius[:, None] * radius.new_tensor(RADII)
-        flows = is_attracting(memory, patterns, radii).numpy().copy()
+        flows = is_attracting(memory, patterns, radii).numpy()
     rows = np.flatnonzero(~flows)
     if not len(rows):
         return flows

@@ -38,8 +38,6 @@ CONTRACTS = 0.99
 # Radii, in units of sigma, of the balls that prove a fixed point stable, and the share of rho that
 # is added for rounding.
 STABLE, ROUNDING = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), 1e-9
-# With more memories, those that weigh less than this share together are bounded instead.
-MANY_MEMORIES, LEFT_OUT = 4096, 1e-14
 
 
 @torch.no_grad()
@@ -62,69 +60,38 @@ def distances(x: Tensor, y: Tensor) -> Tensor:
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
 
 
+@torch.no_grad()
 def is_attracting(memory: GaussianMemory, points: Tensor, radii: Tensor | None = None) -> Tensor:
     """Return True for points (B, D) about which a ball of one of the radii is contracted. (B,)
 
     Such a ball holds one fixed point, which is stable. Without radii (B, T), tiny balls are tried;
     a point may be so near to instability that none is found, and then counts as unstable.
     """
-    tiny = float(memory.sigma) * torch.tensor(STABLE, dtype=torch.float64)
-    return contracted_radius(memory, points, tiny if radii is None else radii) > 0
-
-
-@torch.no_grad()
-def contracted_radius(memory: GaussianMemory, points: Tensor, radii: Tensor) -> Tensor:
-    """Return the first of the radii (T,) or (B, T) whose ball is contracted, or 0. (B,)"""
+    if radii is None:
+        radii = float(memory.sigma) * torch.tensor(STABLE, dtype=torch.float64)
     radii, variance = radii.expand(len(points), -1), float(memory.variance)
-    found = torch.zeros(len(points), dtype=torch.float64)
+    found = torch.zeros(len(points), dtype=torch.bool)
     memories, bias = memory.memories.double(), memory.log_mixing_weights.double()
-    near = _NearMemories(memories, bias, variance) if len(memories) > MANY_MEMORIES else None
-    all_of_them = torch.arange(len(memories))
     for row, point in enumerate(points.double()):
-        chosen, beyond = (all_of_them, 0.0) if near is None else near.of(point)
-        apart = memories[chosen] - point
+        apart = memories - point
         squares = apart.square().sum(1)
-        weights, residual = _weights_and_residual(apart, squares / (2 * variance), bias[chosen])
-        residual += LEFT_OUT * beyond
+        weights, residual = _weights_and_residual(apart, squares / (2 * variance), bias)
         for radius in radii[row].tolist():
-            left_out = LEFT_OUT * beyond**2 * math.exp(min(radius * beyond / variance, 700.0))
             c = math.exp(min(radius * residual / variance, 700.0))
             raised = weights * (radius / variance * squares.sqrt()).exp()
             terms = raised * squares
             # The largest eigenvalue is at most the trace. Far memories count by their trace only.
             far = terms < 1e-9 * terms.max()
-            rest = float(terms[far].sum()) + left_out
+            rest = float(terms[far].sum())
             rho = rest + float(terms[~far].sum())
             if c * rho >= CONTRACTS * variance:
                 scaled = raised[~far].sqrt()[:, None] * apart[~far]
                 rho = rest + float(torch.linalg.eigvalsh(scaled.mT @ scaled)[-1])
             rho = c * rho / variance * (1 + ROUNDING) + ROUNDING
             if rho < 1 and c * residual < (1 - rho) * radius:
-                found[row] = radius
+                found[row] = True
                 break
     return found
-
-
-class _NearMemories:
-    r"""Memories near a point; all others together weigh less than LEFT_OUT there.
-
-    With the nearest memory at the distance d, of log-weight b, N memories beyond the distance T,
-    :math:`T^2 = d^2 + 2 s^2 (\log N + b_{max} - b - \log \varepsilon)`, weigh at most
-    :math:`\varepsilon` relative to it.
-    """
-
-    def __init__(self, memories: Tensor, bias: Tensor, variance: float) -> None:
-        self.used = torch.nonzero(bias > -torch.inf)[:, 0].numpy()
-        self.tree = cKDTree(memories[self.used].numpy())
-        self.bias, self.variance = bias[self.used].numpy(), variance
-
-    def of(self, point: Tensor) -> tuple[Tensor, float]:
-        """Return the memories near a point, and the distance beyond which the others are."""
-        distance, nearest = self.tree.query(point.numpy())
-        excess = math.log(len(self.bias)) + self.bias.max() - self.bias[nearest]
-        beyond = math.sqrt(distance**2 + 2 * self.variance * (excess - math.log(LEFT_OUT)))
-        chosen = self.tree.query_ball_point(point.numpy(), beyond * (1 + 1e-9))
-        return torch.from_numpy(self.used[np.asarray(chosen, dtype=np.int64)]), beyond
 
 
 def _weights_and_residual(apart: Tensor, exponents: Tensor, bias: Tensor) -> tuple[Tensor, float]:
