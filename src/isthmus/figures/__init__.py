@@ -11,7 +11,7 @@ require("matplotlib")
 _NAMES = {
     "isthmus.figures.memories": "certificate_plot phase_plot",
     "isthmus.figures.clusters": "cluster_map cluster_tree",
-    "isthmus.figures.incontext": "context_landscapes context_samples nll_against_context",
+    "isthmus.figures.incontext": "context_landscapes nll_against_context",
     "isthmus.figures.landscapes": "completion hero landscapes_1d landscapes_2d",
     "isthmus.figures.plots": "plot",
     "isthmus.figures.style": "save",

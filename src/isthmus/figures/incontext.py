@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.dynamics.samplers import Langevin
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures import style
@@ -22,15 +21,13 @@ from isthmus.figures.style import CURVE, MUTED, PAPER, grid_points, styled, to_a
 from isthmus.incontext.evaluation import Evaluation
 from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.priors import MixtureTasks
-from isthmus.incontext.sampling import box_scaling, draw
+from isthmus.incontext.sampling import box_scaling
 from isthmus.scaling import Scaling
 from isthmus.validation import as_count, as_points, as_seed
 
 # Energies are shown up to this many nats above the lowest.
 DEPTH_IN_NATS = 6.5
 LEVELS = 14
-# Of each chain of Langevin dynamics.
-STEPS = 100
 
 
 @styled
@@ -104,64 +101,37 @@ def context_landscapes(
 def context_samples(
     model: ICLEBM,
     tasks: MixtureTasks,
-    context: int = 32,
-    *,
-    draws: int = 300,
-    drawn: Any = None,
-    others: Mapping[str, tuple[str, Any]] | None = None,
-    seed: int = 0,
-    resolution: int = 81,
+    context: int,
+    rows: Mapping[str, tuple[str, Any]],
+    seed: int,
+    resolution: int,
 ) -> Figure:
-    """Draw samples of the model, given a context, below samples of the true density.
+    """Draw points (B, n, 2) over the density that a context makes, a row for each title and note.
 
-    A column for each task. Above, the true density and points drawn from it; below, the density
-    that the model makes of the context (orange) and points drawn from that by Langevin dynamics
-    at temperature 1, :func:`isthmus.incontext.sampling.draw`.
-
-    Parameters
-    ----------
-    model : ICLEBM
-        With two coordinates.
-    tasks : MixtureTasks
-    context, draws : int
-        Points in context, and points drawn from each density.
-    drawn : Tensor (B, draws, 2), optional
-        The model's, if they have been drawn already.
-    others : mapping, optional
-        Further rows over the model's density: by title, a note and points (B, n, 2). The share of
-        points beyond the edge is written into each panel.
-    seed, resolution
-        As in :func:`context_landscapes`.
+    Above are the true densities with as many points. Each column is a task.
     """
-    context, draws = as_count(context, "context", at_least=0), as_count(draws, "draws")
-    both = tasks.sample(context + draws, torch.Generator().manual_seed(as_seed(seed)))
-    contexts, true = both[:, :context], both[:, context:]
+    draws = min(len(each[0]) for _, each in rows.values())
+    both = tasks.sample(context + draws, torch.Generator().manual_seed(seed))
     reach = _reach(model, both)
     points = grid_points(-reach, reach, resolution)[2]
-    rows, columns = dict(others or {}), len(contexts)
-    figure = style.new_figure(1.5 + (2 + len(rows)) * 9.2 / max(columns, 3), gap=0.01)
-    grid = figure.subplots(2 + len(rows), columns, squeeze=False, sharex=True, sharey=True)
-    chain = Langevin(step_size=0.02)
+    figure = style.new_figure(1.5 + (1 + len(rows)) * 9.2 / max(len(both), 3), gap=0.01)
+    grid = figure.subplots(1 + len(rows), len(both), squeeze=False, sharex=True, sharey=True)
     for column, (above, *below) in enumerate(grid.T):
-        energy = model.condition(contexts[column])
-        own = None if drawn is None else drawn[column]
-        if own is None:
-            own = draw(energy, draws, chain, seed=seed + 1 + column, steps=STEPS, progress=False)
-        surfaces = [_surprise(energy, points, reach)] * len(below)
+        given, true = to_array(both[column, :context]), to_array(both[column, context:])
+        surfaces = [_surprise(model.condition(given), points, reach)] * len(below)
         _fill((above, *below), points, [_true_surprise(tasks[column], points), *surfaces])
-        draw_draws(above, to_array(true[column]), size=2.6)
-        sets = [own, *(each[column] for _, each in rows.values())]
-        for axes, ends in zip(below, map(to_array, sets), strict=True):
+        draw_draws(above, true, size=2.6)
+        for axes, (_, each) in zip(below, rows.values(), strict=True):
+            ends = to_array(each[column])
             draw_draws(axes, ends, size=2.6)
-            _draw_context(axes, to_array(contexts[column]))
+            _draw_context(axes, given)
             beyond = (np.abs(ends) > reach).any(1).mean()
             if beyond:
                 look: dict[str, Any] = {"bbox": {"fc": PAPER, "ec": "none", "pad": 2}}
                 look |= {"xycoords": "axes fraction"}
                 style.note_at(axes, f"{beyond:.0%} beyond the edge", (0, 0), (6, 6), **look)
-    style.heading(grid[0, 0], "Truth", f"{draws} draws each", lines=1)
-    style.heading(grid[1, 0], "Model", f"{draws} draws given {context} points", lines=1)
-    for axes, (title, (note, _)) in zip(grid[2:, 0], rows.items(), strict=True):
+    notes = {"Truth": f"{draws} draws each"} | {title: note for title, (note, _) in rows.items()}
+    for axes, (title, note) in zip(grid[:, 0], notes.items(), strict=True):
         style.heading(axes, title, note, lines=1)
     _outer_labels(grid, reach)
     return figure

@@ -117,11 +117,6 @@ def note_at(
     return axes.annotate(text, place, xytext=offset, textcoords="offset points", **look)
 
 
-def scatter(axes: Axes, points: NDArray[Any], **look: Any) -> None:
-    """Draw points (n, 2) whose sizes or colours differ."""
-    axes.scatter(points[:, 0], points[:, 1], **look)
-
-
 def label_plane(axes: Axes) -> None:
     """Name the coordinates of a plane, on the outer panels of a figure only."""
     axes.set(xlabel="x₁", ylabel="x₂")

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 import isthmus as ist
-from isthmus.figures import context_landscapes, context_samples, nll_against_context
+from isthmus.figures import context_landscapes, nll_against_context
+from isthmus.figures.incontext import context_samples
 from isthmus.incontext import ICLEBM, ICLEBMConfig, preset, pretrained, train
 from isthmus.incontext.evaluation import Grid, GridDensity, evaluate
 from isthmus.incontext.priors import MixtureTasks, prior
@@ -100,11 +101,12 @@ def incontext_samples(seed: int, full: bool = False) -> Section:
             model,
             tasks[:DRAWN_TASKS],
             SAMPLED_CONTEXT,
-            draws=DRAWS,
-            drawn=drawn[:DRAWN_TASKS],
-            others={"Step 3.16, noise 0.01": ("after one step", thrown[:DRAWN_TASKS])},
-            seed=seed + 1,
-            resolution=RESOLUTION,
+            {
+                "Model": (f"{DRAWS} draws given {SAMPLED_CONTEXT} points", drawn[:DRAWN_TASKS]),
+                "Step 3.16, noise 0.01": ("after one step", thrown[:DRAWN_TASKS]),
+            },
+            seed + 1,
+            RESOLUTION,
         ),
         {"tasks": len(tasks), **numbers, "energy_distance_of_the_small_model": density_off},
         (
