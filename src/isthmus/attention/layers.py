@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, Literal, Self, final
+from typing import Any, ClassVar, Literal, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -24,24 +24,22 @@ NormKind = Literal["layer", "rms"]
 
 
 class NormedAttention(nn.Module):
-    """A norm and the attention after it, with the forward method of ``nn.MultiheadAttention``.
-
-    With `weighs`, the norm has no gain, and each key has one more coordinate, its log-weight.
-    """
+    """A norm and the attention after it, with the forward method of ``nn.MultiheadAttention``."""
 
     qk_norm = False
+    weighs: ClassVar[bool] = False
+    """True if the norm has no gain, and each key has one more coordinate, its log-weight."""
 
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
-        dropout: float,
-        bias: bool,
-        batch_first: bool,
-        norm: NormKind,
-        eps: float | None,
+        dropout: float = 0.0,
+        bias: bool = True,
         *,
-        weighs: bool,
+        batch_first: bool = False,
+        norm: NormKind = "layer",
+        eps: float | None = 1e-5,
     ) -> None:
         super().__init__()
         self.embed_dim = width = as_count(embed_dim, "embed_dim")
@@ -53,9 +51,9 @@ class NormedAttention(nn.Module):
         self.batch_first, bias = as_flag(batch_first, "batch_first"), as_flag(bias, "bias")
         self.value_proj = nn.Linear(width, width, bias=bias)
         self.out_proj = nn.Linear(width, width, bias=bias)
-        self.norm = make_norm(norm, width, eps, affine=not weighs)
-        self.query_proj = nn.Linear(width, width, bias=bias and not weighs)
-        self.key_proj = nn.Linear(width, width + weighs * self.num_heads, bias=bias)
+        self.norm = make_norm(norm, width, eps, affine=not self.weighs)
+        self.query_proj = nn.Linear(width, width, bias=bias and not self.weighs)
+        self.key_proj = nn.Linear(width, width + self.weighs * self.num_heads, bias=bias)
         self.query_norm: nn.Module = nn.Identity()
         self.key_norm: nn.Module = nn.Identity()
 
@@ -250,7 +248,8 @@ class PreNormAttention(NormedAttention):
         qk_norm: bool = False,
         eps: float = 1e-5,
     ) -> None:
-        super().__init__(embed_dim, num_heads, dropout, bias, batch_first, norm, eps, weighs=False)
+        options: Any = {"batch_first": batch_first, "norm": norm, "eps": eps}
+        super().__init__(embed_dim, num_heads, dropout, bias, **options)
         self.qk_norm = as_flag(qk_norm, "qk_norm")
         if self.qk_norm:
             self.query_norm = make_norm(norm, self.head_dim, eps, affine=True)
@@ -315,18 +314,7 @@ class SALNAttention(NormedAttention):
     True
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        *,
-        batch_first: bool = False,
-        norm: NormKind = "layer",
-        eps: float | None = 1e-5,
-    ) -> None:
-        super().__init__(embed_dim, num_heads, dropout, bias, batch_first, norm, eps, weighs=True)
+    weighs = True
 
     @classmethod
     @torch.no_grad()

@@ -180,14 +180,14 @@ def _draw_rows(
     order = np.argsort(strength[:, 0], kind="stable")  # pale ones do not hide the others
     look: dict[str, Any] = {"edgecolors": style.PAPER, "linewidths": 0.25, "rasterized": True}
     size = float(np.clip(20000 / len(points), 8, 34))
-    axes.scatter(*points[order].T, s=size, c=paled[order], zorder=2, **look)
+    axes.scatter(points[order, 0], points[order, 1], s=size, c=paled[order], zorder=2, **look)
 
 
 def _draw_numbers(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> None:
     """Draw a numbered ring at each centre, small where there are many."""
     size, font = (330, 10.0) if len(places) <= 20 else (120, 6.5)
     look: dict[str, Any] = {"c": "#ffffffc0", "edgecolors": list(colours), "zorder": 4}
-    axes.scatter(*places.T, s=size, linewidths=0.2 * font, **look)
+    axes.scatter(places[:, 0], places[:, 1], s=size, linewidths=0.2 * font, **look)
     centred: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontweight": "bold"}
     for number, place in enumerate(places, 1):
         axes.annotate(str(number), place, fontsize=font, zorder=5, **centred)
