@@ -143,6 +143,7 @@ def test_condensation_and_the_best_bandwidth_are_the_predicted_ones() -> None:
     critical, best = condensation_threshold()
     assert critical.ratio == pytest.approx(1, abs=0.05)
     assert best.ratio == pytest.approx(1, abs=0.05)
+    assert critical.point == (critical.measured**-0.5, 0.25)
     # The best bandwidth is in the condensed phase.
     assert best.predicted < critical.predicted**-0.5
 

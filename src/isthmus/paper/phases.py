@@ -30,11 +30,13 @@ SMALLEST, DRAWS, ROWS = 1000, 1000, 2000
 
 
 class Threshold(NamedTuple):
-    """A line of theory and its measurements by dimension."""
+    """A line of theory and its measurements by dimension, at a sharpness or a load."""
 
     name: str
     predicted: float
     by_dim: dict[int, float]
+    sharpness: float | None = None
+    load: float | None = None
 
     @property
     def measured(self) -> float:
@@ -46,6 +48,13 @@ class Threshold(NamedTuple):
     def ratio(self) -> float:
         """Measured over predicted."""
         return self.measured / self.predicted
+
+    @property
+    def point(self) -> tuple[float, float] | None:
+        """Its place in the phase diagram: sigma sqrt(D) / M, and ln N / D."""
+        if self.sharpness is not None:
+            return self.sharpness**-0.5, self.measured
+        return None if self.load is None else (self.measured**-0.5, self.load)
 
 
 def storage_threshold(
@@ -60,7 +69,7 @@ def storage_threshold(
     rng = np.random.default_rng(seed)
     by_dim = {dim: _log_crowd(sharpness, dim, repeats, rng) / dim for dim in dims}
     name = f"stored on a sphere, lambda = {sharpness:g}"
-    return Threshold(name, float(storage_line(sharpness**-0.5)), by_dim)
+    return Threshold(name, float(storage_line(sharpness**-0.5)), by_dim, sharpness)
 
 
 def _log_crowd(sharpness: float, dim: int, repeats: int, rng: np.random.Generator) -> float:
@@ -101,7 +110,7 @@ def binary_threshold(
             needed.append(np.searchsorted(weight, 1) + 1.0 if weight[-1] >= 1 else math.inf)
         by_dim[dim] = math.log(np.median(needed)) / dim
     name = f"stored, binary, lambda = {sharpness:g}"
-    return Threshold(name, float(binary_line(sharpness**-0.5)), by_dim)
+    return Threshold(name, float(binary_line(sharpness**-0.5)), by_dim, sharpness)
 
 
 def condensation_threshold(load: float = 0.25, seed: int = 0) -> tuple[Threshold, Threshold]:
@@ -132,7 +141,7 @@ def condensation_threshold(load: float = 0.25, seed: int = 0) -> tuple[Threshold
 
         best[dim] = math.exp(minimize_scalar(loss, bounds=(-2, 1), method="bounded").x)
     return (
-        Threshold(f"condensation, ln N / D = {load:g}", critical, at),
+        Threshold(f"condensation, ln N / D = {load:g}", critical, at, load=load),
         Threshold(f"best sigma, ln N / D = {load:g}", edge**0.5, best),
     )
 

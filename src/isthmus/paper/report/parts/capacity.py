@@ -197,11 +197,14 @@ def phases(seed: int, full: bool = False) -> Section:
     rows = np.random.default_rng(seed).permutation(len(digits))[: None if full else DIGITS]
     found, thresholds = capacity.phases(digits[rows], seed=seed), all_thresholds(seed)
     worst = max(abs(each.ratio - 1) for each in thresholds)
+    figure = phase_plot(found)
+    points = [each.point for each in thresholds if each.point is not None]
+    figure.axes[1].plot(*zip(*points, strict=True), "kx", ms=6, mew=1.6)
     return Section(
         f"Beyond the paper: what a Gaussian KDE of {len(rows):,} pictures of digits does at each "
         "bandwidth, and lines of theory for random patterns (docs/capacity-proofs.md, section 15), "
-        f"from which simulations differ by at most {worst:.1%}.",
-        phase_plot(found),
+        f"from which simulations (crosses) differ by at most {worst:.1%}.",
+        figure,
         {
             "regions": {name: [low, high] for name, low, high in found.regions},
             "predicted_and_measured_by_threshold": {
