@@ -79,8 +79,6 @@ def _check(arguments: argparse.Namespace) -> None:
         options.refuse(arguments, "sigma beta stored delta output noise", "--phases is given.")
         if arguments.model != "kde":
             raise InvalidInputError("--phases is for --model kde.")
-    if arguments.sigma is not None and arguments.beta is not None:
-        raise InvalidInputError("--sigma and --beta mean the same, beta = 1 / sigma^2; give one.")
     arguments.choose = arguments.beta is None and arguments.sigma in (None, "auto")
     if arguments.model == "hopfield" and arguments.choose:
         raise InvalidInputError("--model hopfield needs --beta, its inverse temperature.")

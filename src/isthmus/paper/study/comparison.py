@@ -212,20 +212,12 @@ class Comparison:
 
 
 def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Comparison:
-    """Compare methods by one score for each dataset.
+    """Compare methods by one score for each dataset; the two questions are never mixed.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        See :meth:`Store.read`.
-    metric : str
-    kind : {"K given", "K unknown"}
-        The two questions are never mixed.
-    view : {"grid", "selected", "oracle"}
-        "grid": the median over all fits. "selected": for each seed, the fit with the lowest value
-        of the method's own objective, or the fit of its first settings if it has none, averaged
-        over seeds; labels are not used. "oracle": the best of all fits by the metric itself, an
-        upper bound of the other two that cannot be found without labels.
+    "grid": the median over all fits. "selected": for each seed, the fit with the lowest value of
+    the method's own objective, or the fit of its first settings if it has none, averaged over
+    seeds; labels are not used. "oracle": the best of all fits by the metric itself, an upper bound
+    of the other two that cannot be found without labels.
     """
     as_choice(metric, "metric", METRICS)
     as_choice(view, "view", tuple(VIEWS))

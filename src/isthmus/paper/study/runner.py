@@ -9,8 +9,8 @@ import socket
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
@@ -229,7 +229,15 @@ def run(
         for dataset in dict.fromkeys(task.dataset for task in tasks.values()):
             load(dataset, data_home)  # downloads it, or raises before any work
     store = Store(out)
-    with _open_backend(backend, jobs, scheduler) as runner, store.writing():
+    runner: Callable[[Sequence[Call]], Outcomes] = partial(run_all, jobs=jobs)
+    with ExitStack() as stack:
+        if as_choice(backend, "backend", ("local", "dask")) == "dask":
+            if scheduler is None:
+                raise InvalidInputError("backend='dask' needs a scheduler: tcp://host:port.")
+            from isthmus.distributed.connection import connect
+
+            runner = partial(_run_on_dask, stack.enter_context(connect(scheduler)))
+        stack.enter_context(store.writing())
         counted = {row["id"] for row in store.read()}
         store.set_plan(tasks.values())
         rows = store.read()
@@ -250,25 +258,21 @@ def run(
         costs = {each.id: FIXED_COST + cells(each.dataset, each.rows) for each in left}
         whole = sum(costs.values())
         note = store.directory / PROGRESS
-        try:
-            with (
-                closing(runner(calls)) as outcomes,
-                progress_bar("study (%)", 100, show=progress) as show,
-            ):
-                for call, outcome in outcomes:
-                    task = tasks[call.name]
-                    row = _row(task, settings.chosen[task.method].kind, outcome)
-                    store.append([row])
-                    statuses[task.id] = row["status"]
-                    done, work = done + 1, work + costs[task.id]
-                    now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
-                    ends = {"process": os.getpid(), "ends": time.time() + now.seconds_left}
-                    write_atomically(note, json.dumps(ends) + "\n")
-                    show(100 * now.share, f"{done}/{now.total} fits, {task.dataset} {task.method}")
-                    if report is not None:
-                        report(now)
-        finally:
-            note.unlink(missing_ok=True)
+        stack.callback(note.unlink, missing_ok=True)
+        outcomes = stack.enter_context(closing(runner(calls)))
+        show = stack.enter_context(progress_bar("study (%)", 100, show=progress))
+        for call, outcome in outcomes:
+            task = tasks[call.name]
+            row = _row(task, settings.chosen[task.method].kind, outcome)
+            store.append([row])
+            statuses[task.id] = row["status"]
+            done, work = done + 1, work + costs[task.id]
+            now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
+            ends = {"process": os.getpid(), "ends": time.time() + now.seconds_left}
+            write_atomically(note, json.dumps(ends) + "\n")
+            show(100 * now.share, f"{done}/{now.total} fits, {task.dataset} {task.method}")
+            if report is not None:
+                report(now)
     ended = dict(Counter(statuses.values()))
     return Run(store.directory, len(tasks), before, done, ended, set_aside=set_aside)
 
@@ -301,22 +305,6 @@ def _row(task: Task, kind: str, outcome: Outcome) -> dict[str, Any]:
     ended = {name: value for name, value in vars(outcome).items() if name != "value"}
     when = {"version": isthmus.__version__, "finished": time.time()}
     return {"id": task.id, "kind": kind, **vars(task), **when, **ended, **(outcome.value or {})}
-
-
-@contextmanager
-def _open_backend(
-    backend: str, jobs: int, scheduler: str | None
-) -> Iterator[Callable[[Sequence[Call]], Outcomes]]:
-    """Yield a function that runs calls; raise at once if a scheduler cannot be reached."""
-    if as_choice(backend, "backend", ("local", "dask")) == "local":
-        yield partial(run_all, jobs=jobs)
-        return
-    if scheduler is None:
-        raise InvalidInputError("backend='dask' needs the scheduler's address: tcp://host:port.")
-    from isthmus.distributed.connection import connect
-
-    with connect(scheduler) as client:
-        yield partial(_run_on_dask, client)
 
 
 def _run_on_dask(client: Client, calls: Sequence[Call]) -> Outcomes:
