@@ -31,21 +31,6 @@ def test_numbers_and_categories(run) -> None:
     assert "house" in run("ask houses.csv --predict kind --given rooms=6").out
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--predict size",
-        "--predict price --given rooms",
-        "--predict price --given rooms=many",
-        "--predict price --given rom=3",
-        "--predict price --given price=3",
-        "",
-    ],
-)
-def test_bad_questions_are_one_line(run, words) -> None:
-    assert run(f"ask houses.csv {words}", code=2).err.count("\n") == 1
-
-
 def test_missing_text_is_no_answer_and_a_value_that_no_row_has_is_noted(run, houses) -> None:
     gaps = houses.assign(kind=houses.kind.where(houses.index % 5 > 0))
     gaps.to_csv("houses.csv", index=False)

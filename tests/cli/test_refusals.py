@@ -78,6 +78,12 @@ sample one.csv -o out.csv
 sample data.csv --energy crp --outside -o out.csv
 sample data.csv --energy tables --sampler mala -o out.csv
 sample two.csv --energy tables -o out.csv
+ask data.csv
+ask data.csv --predict size
+ask data.csv --predict a --given b
+ask data.csv --predict a --given b=many
+ask data.csv --predict a --given c=3
+ask data.csv --predict a --given a=3
 density two.csv
 density same.csv
 density wide.csv

@@ -1,13 +1,15 @@
 """Scenes and requests as the page sends them."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from isthmus.play.messages import unpack
 from isthmus.play.playground import Playground
+from isthmus.play.server import PlayServer
 
 FIVE = [[-2.2, 1.4], [-0.6, 2.1], [1.9, 1.6], [1.2, -1.7], [-1.8, -1.5]]
 SCENE: dict[str, Any] = {
@@ -40,3 +42,15 @@ def ask(scene: dict[str, Any]) -> Ask:
         return unpack(playground.answer(json.dumps(request)) or b"")
 
     return send
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A running server of the page."""
+    found = PlayServer(Playground())
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    yield found.address
+    found.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()

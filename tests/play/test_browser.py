@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 import time
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.play.playground import Playground
-from isthmus.play.server import PlayServer
 
 sync_api = pytest.importorskip("playwright.sync_api")
 BROWSER = next(
@@ -82,16 +79,6 @@ class Page:
         header = self.value("isthmusPlay.frame().header")
         data = self.value("Array.from(isthmusPlay.frame().arrays.height.data)")
         return np.array(data).reshape(header["rows"], header["columns"])
-
-
-@pytest.fixture(scope="module")
-def address():
-    found = PlayServer(Playground())
-    thread = threading.Thread(target=found.run)
-    thread.start()
-    yield found.address
-    found.should_exit = True
-    thread.join(20)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -25,20 +25,6 @@ from isthmus.cli.main import main
 from isthmus.play.launch import make_widget, serve
 from isthmus.play.messages import LARGEST_TABLE, unpack
 from isthmus.play.playground import Playground
-from isthmus.play.server import PlayServer
-
-
-@contextmanager
-def running():
-    found = PlayServer(Playground())
-    thread = threading.Thread(target=found.run)
-    thread.start()
-    try:
-        yield found.address
-    finally:
-        found.should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def socket_of(address: str) -> str:
@@ -49,23 +35,22 @@ def origin_of(address: str) -> str:
     return "/".join(address.split("/")[:3])
 
 
-def test_a_real_connection_is_answered_and_limited(scene) -> None:
-    with running() as address:
-        where, origin = socket_of(address), origin_of(address)
-        with urllib.request.urlopen(address) as page:
-            assert b"play.js" in page.read()
-        with connect(where, origin=origin, max_size=None) as page:
-            assert unpack(page.recv())[0]["kind"] == "hello"
-            request = {"id": 1, "kind": "frame", "columns": 96, "rows": 96, "scene": scene}
-            page.send(json.dumps(request))
-            assert unpack(page.recv())[1]["height"].shape == (96, 96)
-            page.send("x" * (LARGEST_TABLE + 1))
-            with pytest.raises(ConnectionClosed):
-                page.recv()
+def test_a_real_connection_is_answered_and_limited(scene, address) -> None:
+    where, origin = socket_of(address), origin_of(address)
+    with urllib.request.urlopen(address) as page:
+        assert b"play.js" in page.read()
+    with connect(where, origin=origin, max_size=None) as page:
+        assert unpack(page.recv())[0]["kind"] == "hello"
+        request = {"id": 1, "kind": "frame", "columns": 96, "rows": 96, "scene": scene}
+        page.send(json.dumps(request))
+        assert unpack(page.recv())[1]["height"].shape == (96, 96)
+        page.send("x" * (LARGEST_TABLE + 1))
+        with pytest.raises(ConnectionClosed):
+            page.recv()
 
 
-def test_idle_connections_without_the_token_keep_nobody_out() -> None:
-    with running() as address, ExitStack() as idle:
+def test_idle_connections_without_the_token_keep_nobody_out(address) -> None:
+    with ExitStack() as idle:
         place = ("127.0.0.1", int(address.split(":")[2].split("/")[0]))
         for _ in range(200):
             idle.enter_context(socket.create_connection(place))

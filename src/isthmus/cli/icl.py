@@ -104,12 +104,12 @@ def run_sample(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from isthmus.dynamics.samplers import MALA, Langevin
-    from isthmus.incontext import ICLTables, pretrained
+    from isthmus.incontext import ICLTables
     from isthmus.incontext.sampling import draw_points
 
     if arguments.output not in (None, STDIN):
         check_output(arguments.output, *filter(None, [arguments.context]))
-    model = pretrained(arguments.model)
+    model = _model(arguments.model)
     table = None if arguments.context is None else _read_context(arguments, model)
     if isinstance(model, ICLTables):
         if table is None:
@@ -133,14 +133,21 @@ def run_sample(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _point_model(name: str, option: str = "--model") -> ICLEBM:
-    """Return a model of points in a box, not one of tables."""
-    from isthmus.incontext import ICLEBM, pretrained
+def _model(name: str, option: str = "--model") -> ICLEBM | ICLTables:
+    """Return a model; errors name the option."""
+    from isthmus.incontext import pretrained
 
     try:
-        model = pretrained(name)
+        return pretrained(name)
     except InvalidInputError as error:
         raise InvalidInputError(f"{option} {name}: {error}") from None
+
+
+def _point_model(name: str, option: str = "--model") -> ICLEBM:
+    """Return a model of points in a box, not one of tables."""
+    from isthmus.incontext import ICLEBM
+
+    model = _model(name, option)
     if not isinstance(model, ICLEBM):
         raise InvalidInputError(
             f"{option} {name} is a model of tables, which `isthmus icl sample` reads; this command "
