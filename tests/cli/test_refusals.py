@@ -17,7 +17,6 @@ FILES = {
     "data.csv": "a,b\n" + "\n".join(f"{n % 7},{n * n % 5}.5" for n in range(20)),
     "gaps.csv": "a,b,c\n1,2,x\n,3,y\n4,,z\n",
     "other.csv": "c,d\n1,2\n",
-    "bad.csv": "a,b\n1,2\nx,3\n4,\n",
     "one.csv": "name,x\nAda,1\n",
     "two.csv": "name,x\nAda,1\nBob,2\n",
     "tiny.csv": "a,b\n1e-200,2\n3e-200,3\n",
@@ -30,11 +29,9 @@ LINES = """
 cluster data.csv --method elbo
 cluster data.csv -k 3 --alpha 1
 cluster data.csv -k 21
-cluster data.csv --alpha -1
 cluster data.csv --method mean-shift --save m
 cluster gaps.csv --method mean-shift
 cluster data.csv --plot a.gif
-cluster data.csv --plot nowhere/a.png
 cluster data.csv -o data.csv
 cluster data.csv -o a.csv --plot data.csv
 cluster data.csv --plot q.png --save ./q.png
@@ -45,9 +42,7 @@ cluster data.csv --model m -k 2
 cluster tiny.csv
 cluster data.csv -o nowhere/a.csv
 cluster data.csv -o loop.csv
-certify data.csv -o loop.csv
 cluster data.csv -o - --json
-cluster data.csv --id nobody
 cluster data.csv --drop 1,2
 cluster .
 certify data.csv --sigma 1 --beta 1
@@ -57,16 +52,13 @@ certify data.csv --sigma 1 --stored 0.5
 certify data.csv --delta 0.1
 certify data.csv --noise --delta 0.5
 complete gaps.csv --energy kde
-complete gaps.csv --sigma 0
 complete gaps.csv --sigma 1 --energy crp
 complete gaps.csv --memory other.csv
 complete gaps.csv --model other.csv
 complete gaps.csv -o gaps.csv
 complete gaps.csv --memory other.csv -o other.csv
-complete bad.csv
 sample fake.model -o out.csv
 sample gaps.csv --energy kde -o out.csv
-sample data.csv --sigma -1 -o out.csv
 sample data.csv --energy clam -o out.csv
 sample data.csv -k 2 -o out.csv
 sample data.csv --energy crp --sigma 1 -o out.csv
@@ -90,28 +82,21 @@ density wide.csv
 density huge.csv
 density data.csv --score other.csv
 icl train
-icl train --preset huge --out run
 icl train --prior fog --out run
-icl train --out data.csv
 icl train --preset tables --prior paper --out run
 icl train --preset tiny --init tables --out run
 icl sample --model tables
 icl sample --model small --context wide.csv
 icl plot --model small --context gaps.csv -o a.png
 icl plot --model small -o a.txt
-icl eval --model small -o nowhere/a.json
 icl eval --model small --references guess
 icl eval --model tables
-reproduce --seed -1
-reproduce --jobs 0
 reproduce --limit nan
 reproduce --only
-reproduce --out data.csv
 reproduce --out data.csv/inside
 datasets list --data data.csv
 datasets fetch
 datasets fetch iris --all
-datasets fetch iris irys
 """
 
 

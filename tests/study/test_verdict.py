@@ -14,7 +14,7 @@ from isthmus.io.files import shipped
 from isthmus.paper.study.comparison import as_frame, compare
 from isthmus.paper.study.figures import study_figures
 from isthmus.paper.study.methods import METRICS
-from isthmus.paper.study.statistics import mean_ranks, pairwise
+from isthmus.paper.study.statistics import holm, mean_ranks, pairwise
 from isthmus.study import METHODS, Store, make_report
 
 GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
@@ -53,21 +53,11 @@ def rows_of(table: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]
     ]
 
 
-def plain_holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction, step by step as it is defined."""
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for step, place in enumerate(order):
-        largest = max(largest, (len(p_values) - step) * p_values[place])
-        adjusted[place] = min(1.0, largest)
-    return adjusted
-
-
 def test_the_claim_has_the_p_values_of_scipy_corrected_for_all_pairs() -> None:
     table = {method: RANDOM.random(15).tolist() for method in GIVEN}
     report = make_report(rows_of(table))
     raw = [stats.wilcoxon(table[a], table[b]).pvalue for a, b in combinations(GIVEN, 2)]
-    adjusted = plain_holm(raw)
+    adjusted = holm(raw)
     place = list(combinations(GIVEN, 2)).index((THEIRS, OURS))
     pair = report.claim().pairs["ari"]
     assert (pair.first, pair.second) == (OURS, THEIRS)
