@@ -112,7 +112,7 @@ class Planted:
         return Path.touch, (Path("ran"),)
 
 
-COMPILED = "from isthmus.index.drawing import bernstein as f; import numpy as np; \
+COMPILED = "from isthmus.index.loops import bernstein as f; import numpy as np; \
 f(np.ones(9), 0.0, 2.0, 1.0, 0.5)"
 
 

@@ -34,6 +34,7 @@ NETWORKS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (DeepMemory, EnergyTransformerBlock, NeuralEnergy, VisibleMemory)
 }
+TABLE_PARTS = ("means", "shares", "scale_trils", "dof", "log_weights")
 AFFINE_PARTS, INTEGRAL_PARTS = ("scale", "matrix", "shift"), ("value", "error", "effective_samples")
 
 
@@ -70,7 +71,7 @@ def _parts(energy: Energy) -> dict[str, Any]:
     """Return what a file holds of an energy: its kind, energies, tensors and plain settings."""
     kind = type(energy).__name__
     if isinstance(energy, memories.TableMixture):
-        parts = {name: getattr(energy, name) for name in ("numbers", "shares", "log_weights")}
+        parts = {name: getattr(energy, name) for name in TABLE_PARTS}
         return {"kind": kind, "arrays": energy.returns_arrays, **parts}
     if type(energy) in (*KINDS.values(), *NETWORKS.values()):
         state, settings = energy.state_dict(), cast(Any, energy)._settings()
@@ -124,15 +125,9 @@ def _decoded(parts: dict[str, Any]) -> Any:
         return network.eval().requires_grad_(False)
     energy: Energy
     if kind == "TableMixture":
-        numbers, shares = parts["numbers"], parts["shares"]
-        if numbers is None:
-            means = shares[0].new_zeros(len(shares[0]), 0)
-            given = {"log_weights": parts["log_weights"]}
-        else:
-            means, given = numbers.means, numbers._settings()
-        energy = memories.TableMixture(means, shares, **given)
+        energy = memories.TableMixture(**{name: parts[name] for name in TABLE_PARTS})
         # Sums of 1 are not scaled to 1 again, which would change the last bit.
-        stored = {f"shares_{place}": each for place, each in enumerate(shares)}
+        stored = {f"shares_{place}": each for place, each in enumerate(parts["shares"])}
         energy.load_state_dict(stored, strict=False)
     else:
         energy = KINDS[kind](state["memories"], **settings)
