@@ -11,12 +11,10 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_diabetes, load_iris, load_wine
 
-import isthmus as ist
 from isthmus.cluster import BasinFlow
 from isthmus.impute import MemoryImputer
-from isthmus.incontext import score_rows
+from isthmus.incontext import pretrained, score_rows
 from isthmus.synthesis import draw_rows
-from isthmus.tables import encode
 
 # %%
 # Four tables, with a category and a truth value each, and every tenth value missing.
@@ -39,22 +37,21 @@ TABLES = {
 }
 
 # %%
-# Each step takes the table with its gaps. ``encode`` turns categories into the numbers that
-# distances need.
+# Each step takes the table as it is.
 
 for name, table in TABLES.items():
     table = table.head(ROWS)
     filled = MemoryImputer().set_output(transform="pandas").fit_transform(table)  # fill
-    flow = BasinFlow(random_state=0).fit(encode(table))  # cluster
-    drawn = draw_rows(filled, 20, seed=0).rows  # draw
+    flow = BasinFlow(random_state=0).fit(table)  # cluster
+    drawn = draw_rows(table, 20, seed=0).rows  # draw
     odd = int(np.argmin(score_rows(table).log_density))  # score
     column = table.columns[0]
-    density = ist.GaussianKDE(filled[[column]].to_numpy(dtype=float), "auto")
-    low, high = density.interval(0.9)  # ask
+    density = pretrained("tables").condition(table)
+    low, high = density.interval(column, 0.9, table.iloc[[odd]])  # ask
     print(
         f"{name}: {int(table.isna().sum().sum())} gaps filled, {flow.n_clusters_} clusters, "
-        f"{len(drawn)} rows drawn, row {odd} is the oddest; 90 % of {column!r} lie "
-        f"between {low:.3g} and {high:.3g}"
+        f"{len(drawn)} rows drawn, row {odd} is the oddest; by the rest of it, its {column!r} "
+        f"lies between {low[0]:.3g} and {high[0]:.3g} (90 %)"
     )
     assert not filled.isna().any().any()
     assert filled.index.equals(table.index)
@@ -63,7 +60,7 @@ for name, table in TABLES.items():
 # And plot.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
-numbers = encode(TABLES["iris"])
-BasinFlow(random_state=0).fit(numbers).plot(numbers, axes=left)
-MemoryImputer().fit(TABLES["iris"]).plot(TABLES["iris"], axes=right)
+table = TABLES["iris"]
+BasinFlow(random_state=0).fit(table).plot(table, axes=left)
+MemoryImputer().fit(table).plot(table, axes=right)
 plt.show()

@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 
 import isthmus as ist
-from isthmus.figures.style import GREEN
 from isthmus.paper.figures import (
     draw_new_region,
     four_models,
     kde_and_hopfield,
-    memory_creation,
 )
 
 
@@ -68,16 +65,6 @@ def test_paths_are_the_same_on_a_circle_only() -> None:
 
 MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])
 COUNTS = np.array([8.0, 4.0])
-
-
-def test_only_panels_that_can_open_memories_are_green() -> None:
-    growing = ist.CRPMixture(MEANS, COUNTS, beta=2.0, rho=0.2, alpha=1.0)
-    figure = memory_creation(ist.Mixture(MEANS, beta=2.0), [growing], 3.0, {"a": {1.0: 0.5}})
-    green = [
-        any(to_hex(colour) == GREEN for part in axes.collections for colour in part.get_facecolor())
-        for axes in figure.axes
-    ]
-    assert green == [False, True, False]
 
 
 def test_the_region_of_new_memories_is_where_their_responsibility_wins() -> None:

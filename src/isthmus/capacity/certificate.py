@@ -89,7 +89,8 @@ class Certificate(Plottable, Summarised):
         Distance between the pattern and its fixed point; NaN where it was not iterated.
     stored : ndarray (N,) of bool
         True for patterns with a stable fixed point of their own, nearer than half the distance
-        to the next pattern, that every start reaches that is no farther from the pattern.
+        to the next pattern, that every start reaches that is no farther from the pattern. It is
+        their own if no other pattern flows to it; in a network, also if they lead it.
     decided : ndarray (N,) of str
         The origin of `stored`: "proved" by the bound, "iterated", or "open".
     basin : ndarray (N,)
@@ -319,8 +320,6 @@ def certify_memory(
         sigma = float(memory.beta) ** -0.5
     else:
         sigma = float(memory.sigma)
-    if len(patterns) == 1:
-        return _alone(KIND_OF[type(memory)], sigma, patterns, settings.delta)
     if isinstance(memory, SparseHopfield):
         nearest, proved, bounds = one_step(memory, settings.delta)
     else:
@@ -353,9 +352,10 @@ def _contractions(
     """Return nearest distances, the patterns proved stored, and the bounds of a certificate."""
     n, dim = patterns.shape
     k, delta = listed_neighbors(n, settings.n_neighbors), settings.delta
-    if isinstance(memory, GaussianKDE):
+    if isinstance(memory, GaussianKDE) or n == 1:
         neighbors = nearest_neighbors(patterns, k) if neighbors is None else neighbors
-        terms, nearest = kde_terms(neighbors, n, dim, sigma), neighbors.distances[:, 0]
+        terms = kde_terms(neighbors, n, dim, sigma)
+        nearest = neighbors.distances.min(1, initial=np.inf)
         # The radius of a ball that holds all patterns; its centre does not matter.
         centres = 0.5 * (patterns.max(0) + patterns.min(0)), patterns.mean(0)
         separation, norm = 0.5 * nearest**2, min(_longest(patterns - each) for each in centres)
@@ -366,9 +366,9 @@ def _contractions(
         separation, norm = -terms.exponents.max(1) / terms.sharpness, _longest(patterns)
         closest = nearest
     radius, bound = guaranteed_balls(terms)
-    needed = required_separation(n, norm, sigma) if norm > 0 else np.inf
+    needed = required_separation(n, norm, sigma) if norm > 0 or n == 1 else np.inf
     # For a huge sigma the condition always holds, and its balls would overlap.
-    disjoint = 2 * (n - 1) * n * norm**2 > sigma**2
+    disjoint = n == 1 or 2 * (n - 1) * n * norm**2 > sigma**2
     ramsauer = guaranteed_radius(n, norm, sigma) if disjoint else 0.0
     bounds = {
         "separation": separation,
@@ -405,27 +405,6 @@ def as_patterns(X: Any) -> Tensor:
 
 def _longest(patterns: FloatArray) -> float:
     return float(np.linalg.norm(patterns, axis=1).max())
-
-
-def _alone(kind: str, sigma: float, pattern: FloatArray, delta: float | None) -> Certificate:
-    """Return the certificate of a single pattern (1, D), which attracts all of space at once."""
-    zero, infinite = np.zeros(1), np.full(1, np.inf)
-    return Certificate(
-        kind=kind,
-        sigma=sigma,
-        separation=infinite,
-        required_separation=0.0,
-        ramsauer_radius=infinite,
-        guaranteed_radius=infinite,
-        error_bound=zero,
-        fixed_point=pattern.copy(),
-        retrieval_error=zero,
-        stored=np.ones(1, dtype=bool),
-        decided=np.array(["proved"]),
-        basin=np.zeros(1, dtype=np.int64),
-        noise=None if delta is None else infinite,
-        delta=delta,
-    )
 
 
 def _spread(values: FloatArray) -> dict[str, float] | None:

@@ -41,7 +41,7 @@ FloatArray = NDArray[np.float64]
 # their size, is added to them first (docs/capacity-proofs.md, section 3).
 ROUNDING_SLACK = 1e-9
 # Radii are bisected on a logarithmic scale.
-BISECTIONS = 30
+BISECTIONS, FIXED_POINT_STEPS = 30, 200
 ROW_BLOCK = 512
 UNIT_ROUNDOFF = 2.0**-53
 # Squares of smaller differences underflow. Error bounds are never below this.
@@ -58,10 +58,9 @@ LARGEST_DELTA = 1 / 3
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The k nearest other patterns of each pattern, in ascending order of their distances."""
+    """Distances of each pattern to the k nearest others."""
 
-    distances: FloatArray  # (N, k)
-    index: NDArray[np.int64]  # (N, k)
+    distances: FloatArray  # (N, k), ascending
     beyond: FloatArray  # (N,): lower bound on the distances of those not listed, or inf
 
 
@@ -74,8 +73,7 @@ def nearest_neighbors(patterns: FloatArray, k: int) -> Neighbors:
     n, dim = patterns.shape
     k = min(k, n - 1)
     if k == 0:
-        empty = np.zeros((n, 0))
-        return Neighbors(empty, empty.astype(np.int64), np.full(n, np.inf))
+        return Neighbors(np.zeros((n, 0)), np.full(n, np.inf))
     centred = patterns - patterns.mean(0)
     scale = float(np.abs(centred).max()) or 1.0
     centred /= scale
@@ -90,13 +88,12 @@ def nearest_neighbors(patterns: FloatArray, k: int) -> Neighbors:
         rows = slice(start, start + size)
         apart = patterns[index[rows]] - patterns[rows, None]
         distances[rows] = np.sqrt(np.einsum("rkd,rkd->rk", apart, apart))
-    order = np.argsort(distances, axis=1, kind="stable")
-    index, distances = (np.take_along_axis(each, order, 1) for each in (index, distances))
+    distances.sort(axis=1)
     if k == n - 1:
-        return Neighbors(distances, index, np.full(n, np.inf))
+        return Neighbors(distances, np.full(n, np.inf))
     slack = 16 * (dim + 8) * UNIT_ROUNDOFF * float(np.square(centred).sum(1).max())
     edge = np.sqrt(np.maximum(searched[:, -1] ** 2 * (1 - 1e-12) - slack, 0.0)) * scale
-    return Neighbors(distances, index, np.minimum(edge, distances[:, -1]))
+    return Neighbors(distances, np.minimum(edge, distances[:, -1]))
 
 
 @dataclass(frozen=True)
@@ -203,13 +200,13 @@ def largest(
     return low
 
 
-def _least_fixed_point(terms: Contraction, steps: int = 200) -> FloatArray:
+def _least_fixed_point(terms: Contraction) -> FloatArray:
     """Return the limit of e <- phi_1(e) from 0, raised a little, or ``inf``."""
     error = np.zeros(len(terms.exponents))
     highest = terms.highest_radius()
     highest = np.where(np.isinf(highest), 0.0, highest)  # all others are duplicates: e stays 0
     moving = np.arange(len(error))
-    for _ in range(steps):
+    for _ in range(FIXED_POINT_STEPS):
         new = np.minimum(terms.take(moving).phi(error[moving], 1)[0], highest[moving])
         grew = new > error[moving] * (1 + 1e-7)
         moving = moving[grew]

@@ -19,7 +19,7 @@ from isthmus.dynamics.modes import (
     is_attracting,
     shared_fixed_points,
 )
-from isthmus.memories.gaussian import GaussianMemory
+from isthmus.memories.gaussian import GaussianKDE, GaussianMemory
 from isthmus.memories.sparse import SparseHopfield
 
 FloatArray = NDArray[np.float64]
@@ -38,6 +38,9 @@ PLAIN_STEPS = 100
 LONGEST, SHORTEST, NEWTON_STEPS = 0.1, 1e-11, 200
 # Smallest curvature that a Newton step divides by.
 FLATTEST = 1e-12
+# A pattern of a network owns a fixed point that others share if it has more of the weight there:
+# beyond the half of a certified ball by more than the rounding of a fixed point can change.
+LEAD = 0.55
 # A slope of the update of a sparse network below this counts as stable.
 STABLE_SLOPE = 1 - 1e-9
 # Float64 numbers of one block of slopes: 32 MiB.
@@ -74,17 +77,21 @@ def iterate_patterns(
         moved, start, centre = centred(memory, start)
     found = descend(moved, start, tol=tol * sigma, max_steps=max_steps)
     state, resting = found.state, found.resting.numpy()
-    half, known = 0.5 * nearest[chosen], proved[chosen]
+    half, known, places = 0.5 * nearest[chosen], proved[chosen], np.flatnonzero(chosen)
 
     def own() -> BoolArray:
-        """Set errors and basins, and return patterns that share their fixed point with none."""
+        """Set errors and basins, and return patterns that have a near fixed point of their own."""
         ends = state.numpy()
         fixed[chosen] = ends + centre.numpy()
         error[chosen] = np.linalg.norm(ends - start.numpy(), axis=1)
         basin[chosen] = shared_fixed_points(ends, SAME_POINT * sigma)
-        alone = np.bincount(basin[chosen])[basin[chosen]] == 1
-        result: BoolArray = alone & (error[chosen] < half)
-        return result
+        near: BoolArray = error[chosen] < half
+        alone: BoolArray = np.bincount(basin[chosen])[basin[chosen]] == 1
+        # In a network, short patterns flow to the fixed points of long ones.
+        led = near & ~alone & ~known & (not isinstance(moved, GaussianKDE))
+        for row in np.flatnonzero(led):
+            alone[row] = bool(moved._responsibilities(state[row])[places[row]] > LEAD)
+        return near & alone
 
     stable = known.copy()
     rows = np.flatnonzero(own() & resting & ~known)
@@ -98,7 +105,7 @@ def iterate_patterns(
     radius = torch.from_numpy((1 + BEYOND) * error[chosen][rows])
     ball = torch.minimum(radius, torch.from_numpy(half[rows]))
     flows = _balls_flow(moved, start[rows], state[rows], ball, sigma, tol)
-    stored[np.flatnonzero(chosen)[rows]] = flows
+    stored[places[rows]] = flows
     return fixed, error, basin, stored
 
 

@@ -57,6 +57,8 @@ def one_step(
 
 def _noise(reach: FloatArray, radius: FloatArray, delta: float) -> FloatArray:
     """Return the largest s at which tails of N(0, s^2) beyond `reach` (n, N) add up to delta."""
+    if len(radius) == reach.shape[1] == 1:  # a single pattern is retrieved from everywhere
+        return radius
     tiny = np.finfo(float).tiny
 
     def fits(s: FloatArray) -> NDArray[np.bool_]:

@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import dendrogram
 from sklearn.decomposition import PCA
-from sklearn.neighbors import KNeighborsClassifier
 
 from isthmus.errors import ShapeError
 from isthmus.extras import require
@@ -27,8 +26,6 @@ SHOWN_ROWS = 6000
 # The legend has up to three columns of this many entries; the table of classes this many rows and
 # columns.
 LEGEND_ROWS, TABLE_SIDE = 14, 20
-# Basins are shaded on a grid of this many points a side, by the clusters of this many rows.
-SHADES, SHADING_ROWS = 200, 15
 
 
 @styled
@@ -49,8 +46,7 @@ def cluster_map(
 ) -> Figure:
     """Draw rows in the colours of their clusters, with a legend beside the map.
 
-    Two columns are drawn as they are, more along the two main directions. The plane is shaded in
-    the colour of most of the rows nearby.
+    Two columns are drawn as they are, more along the two main directions.
 
     Parameters
     ----------
@@ -131,8 +127,6 @@ def draw_clusters(
     _draw_rows(axes, points[shown], colours[owners[shown]], sure[shown])
     _draw_numbers(axes, places, colours)
     note = "Rings are centres; a row is paler, the less certain its cluster is."
-    if len(marks) > 1:
-        _shade_basins(axes, points[shown], owners[shown], colours)
     if len(marks) > 1 and barriers is not None:
         _draw_barriers(axes, to_array(barriers), places)
         note += " Lines: each cluster's lowest barrier, thick where low."
@@ -205,21 +199,6 @@ def _draw_histogram(
     axes.plot(stops, np.full(len(stops), 1.06 * top), "v", color=style.INK, ms=9, mec=style.PAPER)
 
 
-def _shade_basins(
-    axes: Axes, points: NDArray[Any], owners: NDArray[Any], colours: NDArray[Any]
-) -> None:
-    """Colour the plane by the cluster of most of the nearest rows, paler away from rows."""
-    (left, right), (low, high) = limits = axes.get_xlim(), axes.get_ylim()
-    scale = np.array([right - left, high - low])
-    cells = style.grid_points((left, low), (right, high), SHADES)[2].reshape(-1, 2) / scale
-    near = KNeighborsClassifier(min(SHADING_ROWS, len(points))).fit(points / scale, owners)
-    strength = 0.22 * np.exp(-((near.kneighbors(cells, 1)[0] / 0.06) ** 2))
-    shades = np.concatenate([colours[near.predict(cells)], strength], axis=1)
-    image, extent = shades.reshape(SHADES, SHADES, 4), (left, right, low, high)
-    axes.imshow(image, extent=extent, origin="lower", aspect="auto", zorder=0)
-    axes.set(xlim=limits[0], ylim=limits[1])
-
-
 def _draw_barriers(axes: Axes, barriers: NDArray[Any], places: NDArray[Any]) -> None:
     """Join each cluster to the one behind its lowest barrier, the thicker the lower it is."""
     heights = np.where(np.eye(len(barriers), dtype=bool), np.inf, barriers)
@@ -267,7 +246,8 @@ def draw_gap_curve(
     # Above a curve that falls, but inside the axes.
     side, shift = ("right", -3) if gammas[best] > np.quantile(gammas, 0.8) else ("left", 3)
     at = gammas[best], gaps[best]
-    style.note_at(axes, f"K = {int(sizes[best])}", at, (shift, 5), ha=side, color=style.INK)
+    look: dict[str, Any] = {"color": style.INK, "bbox": {"fc": style.PAPER, "ec": "none", "pad": 1}}
+    style.note_at(axes, f"K = {int(sizes[best])}", at, (shift, 6), ha=side, **look)
 
 
 def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class_name: str) -> None:

@@ -52,9 +52,10 @@ def certificate_plot(certificate: Certificate, X: Any, columns: Sequence[str] = 
     figure = style.new_figure(6.0)
     axes = figure.subplots()
     draw_certificate(axes, certificate, X, columns)
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    # In inches: space above and below the axes, and their width left of the legend.
-    figure.set_figheight(0.95 + float(np.clip(7.3 * (high - low) / (right - left), 1.6, 7.5)))
+    if axes.get_aspect() == 1:
+        (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+        # In inches: space above and below the axes, and their width left of the legend.
+        figure.set_figheight(0.95 + float(np.clip(7.3 * (high - low) / (right - left), 1.6, 7.5)))
     return figure
 
 
@@ -94,7 +95,8 @@ def draw_certificate(
         if rows.any():
             look = {"color": colour, "ms": 6, "mec": style.PAPER, "mew": 0.6}
             axes.plot(*points[rows].T, marker, label=f"{name}: {int(rows.sum())}", **look)
-    axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), aspect="equal")
+    axes.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]))
+    axes.set_aspect("equal" if flat else "auto")  # balls are round
     axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     name = KINDS[certificate.kind][0].upper() + KINDS[certificate.kind][1:]

@@ -267,12 +267,16 @@ def _imputations(model: MemoryImputer, X: Any, axes: Axes | None, draws: int = 5
     frame = pd.DataFrame(as_frame(X))
     axes, generator = axes or _new_axes(), np.random.default_rng(0)
     shown: list[str] = []
+    more = ""
     for place, name in enumerate(frame.columns):
         column = frame.iloc[:, place]
         gaps, values = column.isna().to_numpy(), pd.to_numeric(column.dropna(), errors="coerce")
         known = values.to_numpy(float, na_value=np.nan)
-        if not gaps.any() or np.isnan(known).any() or len(shown) == MOST_COLUMNS:
+        if not gaps.any() or np.isnan(known).any():
             continue
+        if len(shown) == MOST_COLUMNS:
+            more = f" The first {MOST_COLUMNS} columns with gaps."
+            break
         drawn = np.concatenate([one.iloc[gaps, place].to_numpy(float) for one in fillings])
         for shift, colour, own in ((-0.2, style.CURVE, known), (0.2, style.MEMORY, drawn)):
             own = (generator.permutation(own)[:MOST_ROWS] - known.mean()) / (known.std() or 1.0)
@@ -285,6 +289,6 @@ def _imputations(model: MemoryImputer, X: Any, axes: Axes | None, draws: int = 5
     slanted: Any = {"rotation": 30, "ha": "right"} if wide else {}
     axes.set_xticks(range(len(shown)), shown, **slanted)
     axes.set(ylabel="standard deviations from the mean of the known")
-    note = f"Blue: known. Orange: {draws} draws of each missing value."
+    note = f"Blue: known. Orange: {draws} draws of each missing value.{more}"
     style.heading(axes, "Filled values", note)
     return axes

@@ -6,7 +6,9 @@ import asyncio
 import os
 import secrets
 import socket
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,8 +35,8 @@ FILES = {
     "play.css": ("play.css", "text/css"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
-# What each of a connection's workers takes, in this order. A slow one never holds up a quick.
-WORKERS = (("frame", "walk"), ("table", "details", "final"), ("clusters", "phases"))
+# Kinds of requests that are answered one after another; a slow one never holds up a quick.
+LANES = {"walk": "frame", "table": "final", "details": "final", "phases": "clusters"}
 THREADS = 4
 NOT_ALLOWED = 1008
 MOST_CONNECTIONS = 64
@@ -74,25 +76,20 @@ def make_app(playground: Playground, port: int, token: str | None = None) -> Sta
     return app
 
 
-def listen(port: int | None) -> socket.socket:
-    """Return a socket on this machine only; without a port, on one that is free."""
-    number = 0 if port is None else as_count(port, "port", at_most=65535)
-    try:
-        # Connections wait from now on, so that the address can be told.
-        return socket.create_server((HOST, number), backlog=64)
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise InvalidInputError(
-            f"Port {number} cannot be used ({reason}). Choose another one, or give none to take "
-            "one that is free."
-        ) from None
-
-
 class PlayServer(uvicorn.Server):
     """A server of the page that listens already, on a port of its own unless one is given."""
 
     def __init__(self, playground: Playground, port: int | None = None) -> None:
-        self.listener = listen(port)
+        number = 0 if port is None else as_count(port, "port", at_most=65535)
+        try:
+            # Connections wait from now on, so that the address can be told.
+            self.listener = socket.create_server((HOST, number), backlog=64)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise InvalidInputError(
+                f"Port {number} cannot be used ({reason}). Choose another one, or give none to "
+                "take one that is free."
+            ) from None
         number = self.listener.getsockname()[1]
         app = make_app(playground, number)
         options: dict[str, Any] = {"log_level": "error", "access_log": False}
@@ -185,57 +182,38 @@ class Session:
     websocket: WebSocket
     playground: Playground
     pool: ThreadPoolExecutor
-    waiting: dict[str, str] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
     closed: bool = False
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    lanes: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def run(self) -> None:
         """Answer until the page is closed."""
         await self.websocket.send_bytes(self.playground.hello())
-        workers = [asyncio.create_task(self._work(kinds)) for kinds in WORKERS]
-        try:
-            await self._read()
-        except (WebSocketDisconnect, RuntimeError):
-            pass  # the tab was closed, or the server is stopping
-        finally:
-            self.closed = True
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-
-    async def _read(self) -> None:
-        while True:
-            text = await self.websocket.receive_text()
+        async with asyncio.TaskGroup() as tasks:
             try:
-                request = read_request(text)
-            except IsthmusError:
-                # The answer says what is wrong with it.
-                reply = self.playground.answer(text)
+                async for text in self.websocket.iter_text():
+                    tasks.create_task(self._answer(text))
+            except RuntimeError:
+                pass  # the server is stopping
+            finally:
+                self.closed = True
+
+    async def _answer(self, text: str) -> None:
+        try:
+            request = read_request(text)
+            kind, number = request["kind"], request["id"]
+        except IsthmusError:
+            kind, number = "", 0  # the answer says what is wrong
+        self.newest[kind] = number
+        async with self.lanes[LANES.get(kind, kind)]:
+            if self.closed or self.newest[kind] != number:
+                return
+            stale = partial(self._stale, kind, number)
+            answer = partial(self.playground.answer, text, stale)
+            with suppress(WebSocketDisconnect, RuntimeError):  # the server may be stopping
+                reply = await asyncio.get_running_loop().run_in_executor(self.pool, answer)
                 if reply is not None:
                     await self.websocket.send_bytes(reply)
-                continue
-            async with self.changed:
-                self.waiting[request["kind"]] = text
-                self.newest[request["kind"]] = request["id"]
-                self.changed.notify_all()
-
-    async def _work(self, kinds: tuple[str, ...]) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            async with self.changed:
-                await self.changed.wait_for(lambda: any(kind in self.waiting for kind in kinds))
-                kind = next(kind for kind in kinds if kind in self.waiting)
-                text = self.waiting.pop(kind)
-            answer = partial(
-                self.playground.answer, text, partial(self._stale, kind, self.newest[kind])
-            )
-            reply = await loop.run_in_executor(self.pool, answer)
-            if reply is not None:
-                try:
-                    await self.websocket.send_bytes(reply)
-                except (WebSocketDisconnect, RuntimeError):
-                    return
 
     def _stale(self, kind: str, number: int) -> bool:
         """Return True if nobody waits for an answer: the page is closed, or shows another scene."""
