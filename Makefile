@@ -53,14 +53,21 @@ docs: $(DOCS_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet docs $(HTML)
 	@echo "The pages are in $(HTML)/index.html"
 
-# Build the wheel with the pinned hatchling, install it in an empty environment, and run the README's first example there.
+# Build sdist and wheel with the pinned hatchling, and install each without extras in an empty environment: the sdist with the
+# oldest versions, the wheel with the newest. There, run the README's first example.
+define TRY_PACKAGE
+	$(PYTHON) -m venv build/$(1)
+	build/$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c $(2) $(3)
+	cd build && $(1)/bin/python -P example.py && $(1)/bin/isthmus --version
+endef
+
 wheel: $(STAMP)
 	rm -rf dist build
 	$(BIN)/python -m build --no-isolation --outdir dist .
-	$(PYTHON) -m venv build/venv
-	build/venv/bin/$(PIP) dist/*.whl  # without extras
+	mkdir build
 	awk '/^```python/ { inside = 1; next } /^```/ { if (inside) exit } inside' README.md > build/example.py
-	cd build && venv/bin/python -P example.py && venv/bin/isthmus --version
+	$(call TRY_PACKAGE,oldest,constraints-oldest.txt,dist/*.tar.gz)
+	$(call TRY_PACKAGE,newest,/dev/null,dist/*.whl)
 
 bench: $(STAMP)
 	$(BIN)/isthmus bench attend --sizes small

@@ -35,6 +35,14 @@ def test_any_number_of_clusters_and_columns_is_a_picture(clusters: int, dim: int
     assert png_bytes(figure, dpi=30).startswith(b"\x89PNG")
 
 
+def test_no_two_clusters_look_the_same() -> None:
+    X = RNG.normal(size=(80, 2))
+    figure = cluster_map(X, np.arange(80) % 20, np.ones(80), X[:20])
+    handles = figure.axes[1].get_legend().legend_handles
+    assert len({(handle.get_color().tobytes(), handle.get_marker()) for handle in handles}) == 20
+    assert sum(len(each.get_offsets()) for each in figure.axes[0].collections[:3]) == 80
+
+
 def test_a_histogram_counts_every_row_of_one_column() -> None:
     X = RNG.normal(size=(90, 1))
     axes = cluster_map(X, np.arange(90) % 2, np.ones(90), X[:2]).axes[0]

@@ -10,7 +10,6 @@ import isthmus as ist
 from isthmus.paper.figures import (
     draw_new_region,
     four_models,
-    kde_and_hopfield,
 )
 
 
@@ -40,27 +39,6 @@ def test_pies_are_posteriors() -> None:
     shares = angles(right)
     assert len(shares) == 3
     assert list(shares.values())[-1] == pytest.approx(360 * new / (new + known), abs=0.01)
-
-
-def paths(axes, colour: str) -> list[np.ndarray]:
-    return [
-        np.column_stack(line.get_data())
-        for line in axes.lines
-        if line.get_color() == colour and len(line.get_xdata()) > 1
-    ]
-
-
-def test_paths_are_the_same_on_a_circle_only() -> None:
-    circle = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]
-    uneven = [[0.5, 0.0], [0.0, 1.0], [-1.6, 0.0]]
-    starts = [[0.7, 0.9], [-0.2, -1.0]]
-    figure = kde_and_hopfield(circle, uneven, starts, 0.5)
-    for axes, same in zip(figure.axes, (True, False), strict=True):
-        ends = [
-            np.array([path[-1] for path in paths(axes, colour)])
-            for colour in ("#22303c", "#e69f00")
-        ]
-        assert np.allclose(*ends, atol=1e-3) == same
 
 
 MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])

@@ -19,7 +19,7 @@ from isthmus.capacity.contraction import Neighbors, nearest_neighbors
 from isthmus.dynamics.modes import find_modes
 from isthmus.errors import InvalidInputError
 from isthmus.memories.gaussian import GaussianKDE
-from isthmus.printing import aligned, definitions
+from isthmus.printing import aligned, counted, definitions
 from isthmus.validation import as_count, as_seed
 
 FloatArray = NDArray[np.float64]
@@ -84,6 +84,11 @@ class Phases:
         names, low, high = self.phase[starts], self.sigmas[starts], self.sigmas[ends]
         return list(zip(names.tolist(), low.tolist(), high.tolist(), strict=True))
 
+    @property
+    def title(self) -> str:
+        """The size of the data."""
+        return f"{self.rows:,} rows in {counted(self.dim, 'dimension')}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and words, for JSON."""
         plain = {
@@ -102,12 +107,11 @@ class Phases:
             for row in zip(*columns, strict=True)
         ]
         facts = {name: text for name, text in CRITERIA.items() if name in self.phase}
-        opening = f"{self.rows:,} rows in {self.dim} dimensions"
         closing = (
             f"Rows are most likely given the others at sigma {self.likelihood_sigma:.4g}; draws "
             f"are predicted to collapse to rows below {self.collapse_sigma:.4g}."
         )
-        lines = [opening, "", *aligned([header, *table], left=(1,)), "", *definitions(facts)]
+        lines = [self.title, "", *aligned([header, *table], left=(1,)), "", *definitions(facts)]
         return "\n".join([*lines, "", closing])
 
     __repr__ = __str__

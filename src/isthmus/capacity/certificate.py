@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -215,18 +215,18 @@ class Certificate(Plottable, Summarised):
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
         """Read a certificate that :meth:`save` wrote, unless it was altered since."""
-        needed = [field.name for field in fields(cls) if field.default is MISSING]
         with open_npz(path, "certificate", "Save or copy it again.") as file:
-            optional = [name for name in ("noise", "delta") if name in file.shapes]
-            values = file.read([*needed, *optional])
+            # Only what may be missing has a default, which is None.
+            names = [each.name for each in fields(cls) if each.default or each.name in file.shapes]
+            values = file.read(names)
             shapes = {name: each.shape for name, each in values.items()}
             count = len(values["separation"])
             wanted = {name: () if name in SCALARS else (count,) for name in values}
             if shapes != wanted | {"fixed_point": (count, *shapes["fixed_point"][1:2])}:
                 raise ValueError(f"its arrays have shapes {shapes}")
             # Earlier versions wrote no digest.
-            known = file.read(["digest"])["digest"] if "digest" in file.shapes else None
-            if known is not None and str(known) != digest_of("", values):
+            digest = file.read(["digest"]) if "digest" in file.shapes else None
+            if digest is not None and str(digest["digest"]) != digest_of("", values):
                 raise ValueError("it was altered after it was saved")
         content: Any = {name: each if each.ndim else each.item() for name, each in values.items()}
         return cls(**content)
@@ -352,19 +352,19 @@ def _contractions(
     """Return nearest distances, the patterns proved stored, and the bounds of a certificate."""
     n, dim = patterns.shape
     k, delta = listed_neighbors(n, settings.n_neighbors), settings.delta
-    if isinstance(memory, GaussianKDE) or n == 1:
-        neighbors = nearest_neighbors(patterns, k) if neighbors is None else neighbors
+    is_kde = isinstance(memory, GaussianKDE) or n == 1
+    neighbors = neighbors or nearest_neighbors(patterns, k if is_kde else 1)
+    nearest = neighbors.distances.min(1, initial=np.inf)
+    # A pattern that the search passed over could be nearer than those it found, by rounding.
+    closest = np.minimum(nearest, neighbors.beyond)
+    if is_kde:
         terms = kde_terms(neighbors, n, dim, sigma)
-        nearest = neighbors.distances.min(1, initial=np.inf)
         # The radius of a ball that holds all patterns; its centre does not matter.
         centres = 0.5 * (patterns.max(0) + patterns.min(0)), patterns.mean(0)
         separation, norm = 0.5 * nearest**2, min(_longest(patterns - each) for each in centres)
-        # A pattern that the search passed over could be nearer than those it found, by rounding.
-        closest = np.minimum(nearest, neighbors.beyond)
     else:
-        terms, nearest = hopfield_terms(patterns, sigma, k)
+        terms = hopfield_terms(patterns, sigma, k)
         separation, norm = -terms.exponents.max(1) / terms.sharpness, _longest(patterns)
-        closest = nearest
     radius, bound = guaranteed_balls(terms)
     needed = required_separation(n, norm, sigma) if norm > 0 or n == 1 else np.inf
     # For a huge sigma the condition always holds, and its balls would overlap.

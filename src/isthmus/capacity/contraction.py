@@ -234,8 +234,8 @@ def kde_terms(found: Neighbors, n: int, dim: int, sigma: float) -> Contraction:
     )
 
 
-def hopfield_terms(patterns: FloatArray, sigma: float, k: int) -> tuple[Contraction, FloatArray]:
-    """Return the terms of a modern Hopfield network, and lower bounds on nearest distances.
+def hopfield_terms(patterns: FloatArray, sigma: float, k: int) -> Contraction:
+    """Return the terms of a modern Hopfield network.
 
     Neighbours are those whose softmax weight is largest at the pattern.
     """
@@ -243,14 +243,12 @@ def hopfield_terms(patterns: FloatArray, sigma: float, k: int) -> tuple[Contract
     squares = (patterns**2).sum(1)
     norms = np.sqrt(squares)
     longest = float(norms.max())
-    exponents, distances = np.empty((n, k)), np.empty((n, k))
-    rest_exponent, nearest = np.empty(n), np.empty(n)
+    exponents, distances, rest_exponent = np.empty((n, k)), np.empty((n, k)), np.empty(n)
     size = max(1, min(512, BLOCK_ENTRIES // (k * dim)))
     for start in range(0, n, size):
         rows = slice(start, min(start + size, n))
         here, everyone = patterns[rows], np.arange(start, rows.stop)
-        products = here @ patterns.T
-        gaps = products - squares[rows, None]
+        gaps = here @ patterns.T - squares[rows, None]
         gaps[everyone - start, everyone] = -np.inf
         chosen = np.argpartition(-gaps, k - 1, axis=1)[:, :k]
         # Products of long patterns cancel: they select neighbours only.
@@ -260,14 +258,8 @@ def hopfield_terms(patterns: FloatArray, sigma: float, k: int) -> tuple[Contract
         lost = 4 * (dim + 2) * UNIT_ROUNDOFF * norms[rows, None] * distances[rows]
         exponents[rows] = beta * (np.einsum("rd,rkd->rk", here, apart) + lost)
         rest_exponent[rows] = beta * (np.take_along_axis(gaps, chosen, 1).min(1) + blur)
-        squared = squares[rows, None] + squares - 2 * products
-        squared[everyone - start, everyone] = np.inf
-        nearest[rows] = np.sqrt(np.maximum(squared.min(1) - blur, 0.0))
-    if k == n - 1:
-        nearest = distances.min(1)
     farthest = np.full(n, 2 * longest)
-    terms = Contraction(exponents, distances, n - 1 - k, farthest, rest_exponent, beta, dim)
-    return terms, nearest
+    return Contraction(exponents, distances, n - 1 - k, farthest, rest_exponent, beta, dim)
 
 
 def noise_levels(terms: Contraction, radius: FloatArray, delta: float) -> FloatArray:

@@ -21,6 +21,8 @@ from isthmus.figures.style import literal, styled, to_array
 
 # The palette of Okabe and Ito, darkest tones first, without yellow, which is hard to see.
 COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31"]
+# Clusters of one colour differ in their markers.
+MARKERS = "os^Dv"
 PALE = np.array(to_rgb("#dfe4e9"))
 SHOWN_ROWS = 6000
 # The legend has up to three columns of this many entries; the table of classes this many rows and
@@ -124,7 +126,7 @@ def draw_clusters(
     if rows.shape[1] > 2:
         axes.set_aspect("equal", adjustable="datalim")
     shown = np.random.default_rng(seed).permutation(len(rows))[:SHOWN_ROWS]
-    _draw_rows(axes, points[shown], colours[owners[shown]], sure[shown])
+    _draw_rows(axes, points[shown], owners[shown], colours, sure[shown])
     _draw_numbers(axes, places, colours)
     note = "Rings are centres; a row is paler, the less certain its cluster is."
     if len(marks) > 1 and barriers is not None:
@@ -165,16 +167,27 @@ def project(
     return (rows - centre) @ basis, (marks - centre) @ basis, np.pad(shares, (0, 2 - found))
 
 
+def _marker(cluster: int) -> str:
+    return MARKERS[cluster // len(COLOURS) % len(MARKERS)]
+
+
 def _draw_rows(
-    axes: Axes, points: NDArray[Any], colours: NDArray[Any], certainty: NDArray[Any]
+    axes: Axes,
+    points: NDArray[Any],
+    owners: NDArray[Any],
+    colours: NDArray[Any],
+    certainty: NDArray[Any],
 ) -> None:
     """Draw rows in their colours, paled from certain rows to those at even odds."""
     strength = (2 * certainty - 1).clip(0.0, 1.0)[:, None]
-    paled = strength * colours + (1 - strength) * PALE
+    paled = strength * colours[owners] + (1 - strength) * PALE
     order = np.argsort(strength[:, 0], kind="stable")  # pale ones do not hide the others
     look: dict[str, Any] = {"edgecolors": style.PAPER, "linewidths": 0.25, "rasterized": True}
-    size = float(np.clip(20000 / len(points), 8, 34))
-    axes.scatter(points[order, 0], points[order, 1], s=size, c=paled[order], zorder=2, **look)
+    look |= {"s": float(np.clip(20000 / len(points), 8, 34)), "zorder": 2}
+    markers = np.array([_marker(cluster) for cluster in owners[order]])
+    for marker in dict.fromkeys(markers.tolist()):
+        rows = order[markers == marker]
+        axes.scatter(points[rows, 0], points[rows, 1], c=paled[rows], marker=marker, **look)
 
 
 def _draw_numbers(axes: Axes, places: NDArray[Any], colours: NDArray[Any]) -> None:
@@ -215,8 +228,8 @@ def _draw_legend(axes: Axes, sizes: NDArray[Any], colours: NDArray[Any]) -> None
     axes.set_axis_off()
     shown = len(sizes) if len(sizes) <= 3 * LEGEND_ROWS else 3 * LEGEND_ROWS - 1
     handles = [
-        Line2D([], [], marker="o", ls="", color=colour, ms=6, label=f"{number}: {size:,}")
-        for number, (colour, size) in enumerate(zip(colours, sizes[:shown], strict=False), 1)
+        Line2D([], [], marker=_marker(k), ls="", color=colours[k], ms=6, label=f"{k + 1}: {size:,}")
+        for k, size in enumerate(sizes[:shown])
     ]
     if shown < len(sizes):
         rest = f"+{len(sizes) - shown}: {sizes[shown:].sum():,}"

@@ -119,7 +119,8 @@ def phase_plot(phases: Phases) -> Figure:
     _draw_measures(left, phases)
     _draw_theory(right, phases)
     for axis in (left.xaxis, right.xaxis, right.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 500 * low else (1.0,)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     for axes in (left, right):
@@ -156,7 +157,7 @@ def _draw_measures(axes: Axes, phases: Phases) -> None:
             axes.axvline(sigma, 0, 0.69, label=f"{name}: {sigma:.3g}", **look)
     axes.set(xscale="log", xlabel="bandwidth sigma", ylim=(-0.03, 1.46), xlim=edges[[0, -1]])
     axes.set_yticks(np.linspace(0, 1, 6))
-    style.heading(axes, f"{phases.rows:,} rows in {phases.dim} dimensions", lines=1)
+    style.heading(axes, phases.title, lines=1)
 
 
 def _draw_theory(axes: Axes, phases: Phases) -> None:

@@ -15,11 +15,9 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -30,10 +28,10 @@ from isthmus.validation import as_count
 
 HOST = "127.0.0.1"
 FILES = {
-    "": ("index.html", "text/html"),
-    "play.js": ("play.js", "text/javascript"),
-    "play.css": ("play.css", "text/css"),
-    "icon.svg": ("icon.svg", "image/svg+xml"),
+    "index.html": "text/html",
+    "play.js": "text/javascript",
+    "play.css": "text/css",
+    "icon.svg": "image/svg+xml",
 }
 # Kinds of requests that are answered one after another; a slow one never holds up a quick.
 LANES = {"walk": "frame", "table": "final", "details": "final", "phases": "clusters"}
@@ -50,16 +48,35 @@ def make_app(playground: Playground, port: int, token: str | None = None) -> Sta
     """
     token = secrets.token_urlsafe(24) if token is None else token
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="isthmus-play")
+    hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
+    headers = {
+        "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+        f"img-src 'self' data: blob:; connect-src 'self' {' '.join(f'ws://{h}' for h in hosts)}; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-resource-policy": "same-origin",
+        "cache-control": "no-store",
+    }
+
+    def is_own(request: HTTPConnection) -> bool:
+        host, origin = request.headers.get("host"), request.headers.get("origin")
+        # A WebSocket, to which browsers apply no policy, needs an origin.
+        origins = [f"http://{each}" for each in hosts]
+        return host in hosts and (
+            origin in origins or (origin is None and request.scope["type"] == "http")
+        )
 
     async def page(request: Request) -> Response:
-        name = request.path_params.get("name", "")
+        if not is_own(request):
+            return PlainTextResponse("This server answers its own page only.", 403, headers)
+        name = request.path_params.get("name", "index.html")
         if not _same(request.path_params["token"], token) or name not in FILES:
-            return PlainTextResponse("Open the address that isthmus play printed.", 404)
-        file, media = FILES[name]
-        return Response((PAGE / file).read_bytes(), media_type=media)
+            return PlainTextResponse("Open the address that isthmus play printed.", 404, headers)
+        return Response((PAGE / name).read_bytes(), 200, headers, FILES[name])
 
     async def socket(websocket: WebSocket) -> None:
-        if not _same(websocket.path_params["token"], token):
+        if not (is_own(websocket) and _same(websocket.path_params["token"], token)):
             await websocket.close(NOT_ALLOWED)
             return
         await websocket.accept()
@@ -71,7 +88,6 @@ def make_app(playground: Playground, port: int, token: str | None = None) -> Sta
         WebSocketRoute("/{token}/ws", socket),
     ]
     app = Starlette(routes=routes)
-    app.add_middleware(Guard, port=port)
     app.state.token, app.state.pool = token, pool
     return app
 
@@ -125,54 +141,6 @@ class NewestConnections(H11Protocol):
         others = [each for each in self.connections if isinstance(each, NewestConnections)]
         if len(others) > MOST_CONNECTIONS:
             min(others, key=lambda each: each.since).transport.abort()
-
-
-class Guard:
-    """Middleware that refuses other hosts and origins, and adds headers that shut the page in."""
-
-    def __init__(self, app: ASGIApp, port: int) -> None:
-        self.app = app
-        self.hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
-        self.headers = [
-            (
-                b"content-security-policy",
-                b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: "
-                b"blob:; connect-src 'self' ws://127.0.0.1:%d ws://localhost:%d; "
-                b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'" % (port, port),
-            ),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
-            (b"cross-origin-resource-policy", b"same-origin"),
-            (b"cache-control", b"no-store"),
-        ]
-
-    def _refusal(self, scope: Scope) -> str | None:
-        headers = Headers(scope=scope)
-        if headers.get("host") not in self.hosts:
-            return "This server answers requests to 127.0.0.1 only."
-        origin = headers.get("origin")
-        if origin is None:
-            return "A connection needs an origin." if scope["type"] == "websocket" else None
-        own = {f"http://{host}" for host in self.hosts}
-        return None if origin in own else "This server answers its own page only."
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
-            return
-        refusal = self._refusal(scope)
-        if refusal and scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": refusal})
-        elif refusal:
-            await PlainTextResponse(refusal, 403)(scope, receive, send)
-        else:
-            await self.app(scope, receive, partial(self._send, send))
-
-    async def _send(self, send: Send, message: Any) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *self.headers]
-        await send(message)
 
 
 @dataclass
