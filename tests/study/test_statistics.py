@@ -11,8 +11,8 @@ from isthmus.paper.study.statistics import (
     critical_difference,
     friedman,
     holm,
-    mean_ranks,
     pairwise,
+    ranks_of,
 )
 
 SCORES = np.random.default_rng(0).random((12, 5))
@@ -28,7 +28,7 @@ def test_friedman_is_that_of_scipy_with_and_without_ties() -> None:
 
 def test_ranks_of_a_hand_computed_table_with_a_method_that_could_not() -> None:
     np.testing.assert_allclose(
-        mean_ranks([[0.9, 0.5, 0.7], [np.nan, 0.2, 0.1]]), [(1 + 3) / 2, (3 + 1) / 2, 2]
+        ranks_of([[0.9, 0.5, 0.7], [np.nan, 0.2, 0.1]]).mean(0), [(1 + 3) / 2, (3 + 1) / 2, 2]
     )
 
 

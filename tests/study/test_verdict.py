@@ -14,7 +14,7 @@ from isthmus.io.files import shipped
 from isthmus.paper.study.comparison import as_frame, compare
 from isthmus.paper.study.figures import study_figures
 from isthmus.paper.study.methods import METRICS
-from isthmus.paper.study.statistics import holm, mean_ranks, pairwise
+from isthmus.paper.study.statistics import holm, pairwise, ranks_of
 from isthmus.study import METHODS, Store, make_report
 
 GIVEN = [name for name, method in METHODS.items() if method.kind == "K given"]
@@ -140,8 +140,8 @@ def test_a_method_that_was_run_and_failed_ranks_last_and_says_so() -> None:
 
 
 def test_scores_that_differ_by_rounding_share_their_rank() -> None:
-    ranks = mean_ranks([[0.7, 0.7 + 1e-15, 0.1], [123456.7, 123456.7 * (1 + 1e-14), 1.0]])
-    assert ranks.tolist() == [1.5, 1.5, 3.0]
+    ranks = ranks_of([[0.7, 0.7 + 1e-15, 0.1], [123456.7, 123456.7 * (1 + 1e-14), 1.0]])
+    assert ranks.tolist() == [[1.5, 1.5, 3.0]] * 2
     pair = pairwise(np.array([[0.3, 0.3 + 1e-16]] * 8), ["a", "b"])[0]
     assert (pair.ahead, pair.behind, pair.raw_p_value) == (0, 0, 1.0)
 
@@ -276,6 +276,6 @@ def test_a_panel_for_each_dataset_and_metric_with_its_marks() -> None:
     assert [text.get_text() for text in zoo.texts] == ["0/1"]
     table = figures["scores"].axes[0]
     assert [text.get_text() for text in table.texts][:4] == ["0.90", "0.40", "0.70", "none"]
-    axes = figures["critical-difference"].axes[0]
-    leaders = {float(line.get_xdata()[0]) for line in axes.lines if len(line.get_xdata()) == 3}
-    assert leaders == {1.0, 2.0}
+    dots, bar = figures["critical-difference"].axes[0].lines
+    assert list(dots.get_xdata()) == [1.0, 2.0]
+    assert list(bar.get_ydata()) == list(dots.get_ydata()) == ["a", "b"]

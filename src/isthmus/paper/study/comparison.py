@@ -61,14 +61,19 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return "; ".join(f"{key}: {_cell(each)}" for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return f"{value:,.3f}"
-    text = "none" if isinstance(value, float) else " ".join(str(value).replace("|", "/").split())
+    text = " ".join(_words(value).replace("|", "/").split())
     return text if len(text) <= CELL_LENGTH else f"{text[: CELL_LENGTH - 1]}…"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_words(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value))
+    if isinstance(value, float):
+        small = 0 < abs(value) < 0.01
+        return "none" if math.isnan(value) else f"{value:.2g}" if small else f"{value:,.3f}"
+    return "" if value is None else str(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +132,7 @@ class Comparison:
         """Mean ranks by method; empty if there is nothing to rank."""
         if len(self.methods) < 2 or self.ranked.empty:
             return {}
-        return dict(zip(self.methods, st.mean_ranks(self.ranked).tolist(), strict=True))
+        return dict(zip(self.methods, st.ranks_of(self.ranked).mean(0).tolist(), strict=True))
 
     @cached_property
     def friedman(self) -> st.Friedman | None:
@@ -175,23 +180,22 @@ class Comparison:
     def __str__(self) -> str:
         cells = self.scores.astype(object).where(self.fits > 0, "not run")
         records = cells.rename_axis("dataset").reset_index().to_dict("records")
-        lines = [f"{self.metric}, {self.kind}: {VIEWS[self.view]}\n\n{table(records)}"]
-        test = self.friedman
+        test, bounded = self.friedman, self.metric in BOUNDED
+        if test is not None:
+            if bounded:  # means over other datasets cannot be compared
+                means = self.scores.loc[self.ranked.index].mean(skipna=False)
+                records.append({"dataset": "**mean**", **means})
+            records.append({"dataset": "**mean rank**", **self.ranks})
+        lines = [f"{self.metric}, {self.kind}: {VIEWS[self.view]}\n\n{table(records)}\n"]
         if test is None:
-            words = "there is only one method, or no dataset on which all methods were run."
-            return f"{lines[0]}\n\nNothing to rank: {words}"
-        bounded = self.metric in BOUNDED
-        if bounded:  # means over other datasets cannot be compared
-            means = self.scores.loc[self.ranked.index].mean(skipna=False)
-            lines.append(f"| **mean** | {' | '.join(map(_cell, means))} |")
-        ranks = (f"{rank:.2f}" for rank in self.ranks.values())
+            lines.append("There is one method, or no dataset on which all were run: no ranks.")
+            return "\n".join(lines)
         together = "; ".join(", ".join(each) for each in self.groups) or "none"
         differing = [pair for pair in self.pairs if pair.p_value < st.LEVEL]
         differing = [pair if pair.difference > 0 else pair.reversed() for pair in differing]
         different = [f"{p.first} above {p.second} (p = {p.p_value:.2g})" for p in differing]
+        equal = [f"{p.first} and {p.second}" for p in self.pairs if p.verdict == "competitive"]
         lines += [
-            f"| **mean rank** | {' | '.join(ranks)} |",
-            "",
             f"Friedman chi2 = {test.statistic:.2f}, p = {test.p_value:.2g} ({len(self.ranks)} "
             f"methods, {len(self.ranked)} datasets): the methods "
             f"{'differ' if test.p_value < st.LEVEL else 'do not differ significantly'}.",
@@ -200,11 +204,7 @@ class Comparison:
             f"Pairs that differ (Wilcoxon, Holm): {'; '.join(different) or 'none'}.",
         ]
         if bounded:
-            equal = [f"{p.first} and {p.second}" for p in self.pairs if p.verdict == "competitive"]
-            lines.append(
-                f"Pairs that are equivalent within {st.MARGIN:g} (two one-sided tests): "
-                f"{'; '.join(equal) or 'none'}."
-            )
+            lines.append(f"Pairs equivalent within {st.MARGIN:g}: {'; '.join(equal) or 'none'}.")
         if self.left_out:
             names = ", ".join(self.left_out)
             lines.append(f"Not ranked, because a method was not run or none has a score: {names}.")

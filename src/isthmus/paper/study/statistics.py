@@ -25,19 +25,14 @@ def _rounded(scores: Any) -> NDArray[np.float64]:
     return np.array([[float(f"{value:.{DIGITS}g}") for value in row] for row in np.array(scores)])
 
 
-def _ranks(scores: Any) -> NDArray[np.float64]:
-    """Return the ranks (datasets, methods), 1 for the highest score; NaN ranks last."""
-    ranks: NDArray[np.float64] = rankdata(-np.nan_to_num(_rounded(scores), nan=-np.inf), axis=1)
-    return ranks
+def ranks_of(scores: Any) -> NDArray[np.float64]:
+    """Return the ranks (datasets, methods), 1 for the highest score; equal scores share ranks.
 
-
-def mean_ranks(scores: Any) -> NDArray[np.float64]:
-    """Return the mean rank of each method over datasets; 1 is best, equal scores share ranks.
-
-    >>> mean_ranks([[0.9, 0.5, 0.1], [0.9, 0.9, 0.1]])
+    >>> ranks_of([[0.9, 0.5, 0.1], [0.9, 0.9, np.nan]]).mean(0)
     array([1.25, 1.75, 3.  ])
     """
-    return _ranks(scores).mean(0)
+    ranks: NDArray[np.float64] = rankdata(-np.nan_to_num(_rounded(scores), nan=-np.inf), axis=1)
+    return ranks
 
 
 class Friedman(NamedTuple):
@@ -52,7 +47,7 @@ def friedman(scores: Any) -> Friedman:
 
     That of SciPy needs three methods.
     """
-    ranks = _ranks(scores)
+    ranks = ranks_of(scores)
     n, k = ranks.shape
     between = float(((ranks.sum(0) - n * (k + 1) / 2) ** 2).sum())
     spread = float((ranks**2).sum()) - n * k * (k + 1) ** 2 / 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -131,26 +130,20 @@ class Claim:
     def __str__(self) -> str:
         outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
         title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
-        records, not_worse, pairs = [], f"p, not worse by {MARGIN:g}", self.pairs
-        for each in (each for each in self.comparisons if each.metric in pairs):
-            pair = pairs[each.metric]
-            record: dict[str, Any] = {
-                "metric": each.metric,
-                **each.scores[[*self.methods]].dropna().mean().to_dict(),
-                "difference": f"{pair.difference:+.3f}",
-                "ahead": pair.ahead,
-                "behind": pair.behind,
-                not_worse: f"{pair.not_worse_p_values[0]:.2g}",
-                "p, better": f"{pair.better_p_values[0]:.2g}",
-                "p, equivalence": f"{pair.equivalence_p_value:.2g}",
-                "verdict": self.verdict(each.metric),
-            }
-            if each.metric not in BOUNDED:
-                record |= dict.fromkeys((*self.methods, not_worse, "p, equivalence"), "")
-                record["difference"] += " (log)"
-                record["verdict"] = "not part of the claim"
-            records.append(record)
+        records = [
+            {"metric": name, **_tests(pair), "verdict": self.verdict(name)}
+            for name, pair in self.pairs.items()
+        ]
         return f"{title}, under {outcomes}.\n\n{table(records)}"
+
+
+def _tests(pair: Pair) -> dict[str, Any]:
+    """Return the columns of a table of pairs."""
+    return {
+        name: value
+        for name, value in pair.as_dict().items()
+        if name not in ("first", "second", "margin")
+    }
 
 
 @dataclass(frozen=True)
@@ -305,32 +298,20 @@ class Report:
         if not numbers:
             return "No method that finds the number of clusters was run."
         classes = {name: count for each in numbers for name, count in each.classes.items()}
-        records = [
-            {"dataset": name, "classes": count}
-            | {each.method: format(each.found.get(name, math.nan), "g") for each in numbers}
-            for name, count in classes.items()
-        ]
+        found = DataFrame({"classes": classes} | {each.method: each.found for each in numbers})
+        records = found.rename_axis("dataset").reset_index().to_dict("records")
         note = "; ".join(map(str, numbers))
         return f"Clusters of the selected fit, the median over seeds. {note}.\n\n{table(records)}"
 
     def _growing_text(self) -> str:
-        found = self.growing()
-        if not found:
-            return "They were not run together with another method of their kind."
         records = [
-            {"": f"{first} against {second}"}
-            | {
-                metric: f"{pair.verdict}, {pair.difference:+.3f} on {pair.datasets} "
-                f"({pair.raw_p_value:.2g}, {pair.p_value:.2g})"
-                for metric, pair in pairs.items()
-            }
-            for (first, second), pairs in found.items()
+            {"first": first, "second": second, "metric": metric, **_tests(pair)}
+            for (first, second), pairs in self.growing().items()
+            for metric, pair in pairs.items()
         ]
-        note = (
-            f"{VIEWS['selected'].capitalize()}. The mean difference over the datasets with scores "
-            "of both; in brackets p of a difference, and p after Holm's correction."
-        )
-        return f"{note}\n\n{table(records)}"
+        if not records:
+            return "They were not run together with another method of their kind."
+        return f"{VIEWS['selected'].capitalize()}, on datasets with both.\n\n{table(records)}"
 
 
 def make_report(rows: Iterable[Row], methods: Mapping[str, Method] = METHODS) -> Report:
@@ -412,11 +393,7 @@ def _summary_text(summary: Mapping[str, Any]) -> str:
         )
     if summary["not_ok"]:
         parts += ["Fits that failed or were stopped:", table(summary["not_ok"])]
-    samples = []
-    for each in summary["samples"]:
-        most, *fewer = sorted(each["used"], reverse=True)
-        samples.append({**each, "used": most, "fewer": {n: each["used"][n] for n in fewer}})
-    return "\n\n".join([*parts, table(summary["versions"]), table(samples)])
+    return "\n\n".join([*parts, table(summary["versions"]), table(summary["samples"])])
 
 
 def _counts(name: Any, fits: DataFrame, methods: Mapping[str, Method]) -> dict[str, Any]:
