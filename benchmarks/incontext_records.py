@@ -2,6 +2,7 @@
 
     python benchmarks/incontext_records.py outside               # about 8 CPU minutes
     python benchmarks/incontext_records.py objectives runs/paper runs/paper-1 runs/paper-nce
+    python benchmarks/incontext_records.py printed               # about 10 CPU minutes
 
 outside     The shipped model on datasets of other priors: 1 to 8 clusters and other widths,
             with 8 to 256 points in context, against Bayes, EM and the best kernel estimate.
@@ -10,25 +11,32 @@ objectives  Runs of `isthmus icl train --preset paper` and `--preset paper-nce`,
             finished or not, on 50 new datasets of the paper's prior: about 2 CPU minutes for each.
             An evaluation is added for each checkpoint that the file has not seen, so that calls in
             the course of a run record its progress. Prints means and ranges over seeds.
+printed     Three seeds of a transformer of two layers, trained by contrastive divergence exactly as
+            printed: without a regulariser, noise after the gradient. Added to the same file; the
+            weights of the first seed are kept in results/incontext-printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from isthmus.incontext import ICLEBM, pretrained
+from isthmus.incontext import ICLEBM, ICLEBMConfig, preset, pretrained, train
 from isthmus.incontext.evaluation import Evaluation, Grid, evaluate
 from isthmus.incontext.model import restored
+from isthmus.incontext.objectives import BranchLangevin
 from isthmus.incontext.priors import GaussianMixtures, prior
 from isthmus.incontext.references import BayesPredictive, FittedMixture, Reference
 from isthmus.incontext.storage import Checkpoint
 from isthmus.io.files import write_atomically
-from isthmus.paper.report.parts.incontext import OURS, PAPER, by_objective
+from isthmus.paper.report.parts.incontext import OURS, PAPER, PRINTED, by_objective
 
 RESULTS = Path(__file__).with_name("results")
 MODEL, TASKS = "mixtures-2d", 50
@@ -110,6 +118,65 @@ def name_of(settings: dict[str, str]) -> str:
     return name + f", seed {seed}" * (seed != "0")
 
 
+def scored(scores: Evaluation, updates: int, seconds: float) -> dict[str, Any]:
+    """Return an evaluation for the record."""
+    return {
+        "update": updates,
+        "cpu_seconds": round(seconds),
+        "nll": _numbers(scores.mean()),
+        "standard_error": _numbers(scores.standard_error()),
+        "temperature": scores.temperature,
+        "tempered": _numbers(scores.tempered.mean(1)),
+        "largest_error_of_log_normalizer": float(scores.normalizer_error.max()),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedLangevin(BranchLangevin):
+    """The printed chains, whose noise follows the gradient.
+
+    They are those of the authors' order, from starts that are blurred by one noise more.
+    """
+
+    def run(self, *arguments: Any) -> torch.Tensor:
+        """Return candidates moved in the printed order; the last argument is the generator."""
+        moved = super().run(*arguments)
+        return moved + self.noise * torch.randn(
+            moved.shape, generator=arguments[-1], dtype=moved.dtype
+        )
+
+
+def record_printed(path: Path) -> None:
+    found, paper = read(path), preset("paper")
+    settings = replace(
+        paper,
+        model=ICLEBMConfig(layers=2, heads=2, width=32),
+        objective=replace(
+            paper.objective,
+            sampler=PrintedLangevin(**vars(BranchLangevin.paper())),
+            regularization=0.0,
+        ),
+        precision="32-true",
+        updates=1250,
+        batch=16,
+        micro_batch=16,
+    )
+    for seed in range(3):
+        settings, began = replace(settings, seed=seed), time.process_time()
+        model = train(settings, progress=False, evaluate_every=10**6).model.eval()
+        seconds = time.process_time() - began
+        if seed == 0:
+            model.save_pretrained(RESULTS / "incontext-printed")
+        found["runs"][PRINTED + f", seed {seed}" * (seed > 0)] = {
+            "evaluations": [scored(judged(model), settings.updates, seconds)],
+            "planned": settings.updates,
+            "settings": {
+                each.name: repr(getattr(settings, each.name)) for each in fields(settings)
+            },
+        }
+        write_atomically(path, json.dumps(found, indent=1) + "\n")
+
+
 def record_objectives(path: Path, folders: list[Path]) -> None:
     found = read(path) or {"runs": {}}
     for folder in folders:
@@ -127,17 +194,7 @@ def record_objectives(path: Path, folders: list[Path]) -> None:
             found |= {"prior": scores.prior, "tasks": scores.tasks, "points": scores.points}
             found |= {"seed": scores.seed, "contexts": scores.contexts}
             found["references"] = {each: _numbers(scores.mean(each)) for each in scores.references}
-        run["evaluations"] += [
-            {
-                "update": checkpoint.updates,
-                "cpu_seconds": round(checkpoint.cpu_seconds),
-                "nll": _numbers(scores.mean()),
-                "standard_error": _numbers(scores.standard_error()),
-                "temperature": scores.temperature,
-                "tempered": _numbers(scores.tempered.mean(1)),
-                "largest_error_of_log_normalizer": float(scores.normalizer_error.max()),
-            }
-        ]
+        run["evaluations"] += [scored(scores, checkpoint.updates, checkpoint.cpu_seconds)]
         run["evaluations"].sort(key=lambda each: each["update"])
         write_atomically(path, json.dumps(found, indent=1) + "\n")
         print(name, run["evaluations"][-1], flush=True)
@@ -153,12 +210,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("record", choices=("outside", "objectives"))
+    parser.add_argument("record", choices=("outside", "objectives", "printed"))
     parser.add_argument("runs", nargs="*", type=Path, help="folders of runs")
     arguments = parser.parse_args()
-    path = RESULTS / f"incontext-{arguments.record}.json"
     if arguments.record == "outside":
-        record_outside(path)
+        record_outside(RESULTS / "incontext-outside.json")
+        return
+    path = RESULTS / "incontext-objectives.json"
+    if arguments.record == "printed":
+        record_printed(path)
     elif arguments.runs:
         record_objectives(path, arguments.runs)
     else:

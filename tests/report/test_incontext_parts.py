@@ -13,8 +13,6 @@ from isthmus.incontext.priors import prior
 from isthmus.paper.report.parts import incontext
 from isthmus.paper.report.registry import recorded
 
-WORDS = ("mean", "least", "largest")
-
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> ICLEBM:
@@ -57,30 +55,44 @@ def test_a_model_that_ignores_its_context_does_not_hold(monkeypatch: pytest.Monk
         assert likelihood.numbers["nll_by_predictor_and_n"]["kde-best"]["0"] is None
 
 
-def test_means_and_ranges_over_the_seeds_of_a_record(
+def test_ranges_over_the_seeds_of_a_record_and_seeds_that_learn_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    shipped = recorded("benchmarks/results/incontext-objectives.json")
-    record = json.loads(shipped.read_text())
-    for seed, shift in ((1, 0.5), (2, -0.2)):
-        run = copy.deepcopy(record["runs"][incontext.PAPER])
-        last = run["evaluations"][-1]
-        last["nll"] = [value + shift for value in last["nll"]]
-        record["runs"][f"{incontext.PAPER}, seed {seed}"] = run
+    record = json.loads(recorded("benchmarks/results/incontext-objectives.json").read_text())
+    run = copy.deepcopy(record["runs"][incontext.PAPER])
+    last = run["evaluations"][-1]
+    first = list(last["nll"])
+    last["nll"] = [value - 0.2 for value in first]
+    record["runs"][f"{incontext.PAPER}, seed 1"] = run
     path = tmp_path / "record.json"
-    path.write_text(json.dumps(record))
-    monkeypatch.setattr(incontext, "recorded", lambda place: path)
-    section = incontext.incontext_objectives(0)
-    assert section.numbers["seeds"] == {incontext.PAPER: 3, incontext.OURS: 1}
-    nll = section.numbers["nll_by_objective_and_n"]
-    first = record["runs"][incontext.PAPER]["evaluations"][-1]["nll"][-1]
-    shown = [nll[f"{incontext.PAPER}, temperature 1, {name}"]["32"] for name in WORDS]
-    assert shown == pytest.approx([first + 0.1, first - 0.2, first + 0.5])
-    assert "3 seeds" in section.caption
-    assert f"{first + 0.1:.2f} ({first - 0.2:.2f} to {first + 0.5:.2f})" in (
-        section.findings[0].because
+    monkeypatch.setattr(
+        incontext, "recorded", lambda place: path if "json" in place else recorded(place)
     )
+    monkeypatch.setattr(incontext, "context_landscapes", lambda *_, **__: None)
+    path.write_text(json.dumps(record))
+    section = incontext.incontext_objectives(0)
+    assert section.numbers["seeds"][incontext.PAPER] == 2
+    nll = section.numbers["nll_of_seeds_by_objective_and_n"]
+    shown = nll[f"{incontext.PAPER}, temperature 1"]["32"]
+    assert shown == pytest.approx([first[-1], first[-1] - 0.2])
+    words = f"{first[-1] - 0.1:.2f} ({first[-1] - 0.2:.2f} to {first[-1]:.2f})"
+    assert words in section.findings[0].because
     # One seed that learns nothing refutes the claim.
     last["nll"][-1] = last["tempered"][-1] = 9.0
     path.write_text(json.dumps(record))
     assert incontext.incontext_objectives(0).findings[0].verdict == "did not hold"
+
+
+def test_the_record_of_what_is_printed_has_its_settings_weights_and_verdict() -> None:
+    record = json.loads(recorded("benchmarks/results/incontext-objectives.json").read_text())
+    runs = incontext.by_objective(record)[incontext.PRINTED]
+    for seed, run in enumerate(runs):
+        objective = run["settings"]["objective"]
+        assert run["settings"]["seed"] == str(seed)
+        assert "steps=15, step_size=3.16, noise=0.01, clip=None" in objective
+        assert "regularization=0.0" in objective
+        (end,) = run["evaluations"]
+        assert end["update"] == run["planned"] == 1250
+        assert end["nll"][-1] + 3 * end["standard_error"][-1] < min(
+            end["nll"][0], record["references"]["bayes"][0]
+        )

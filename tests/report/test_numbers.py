@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from report_sections import section_of
 from scipy.integrate import quad
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, softmax
@@ -13,26 +14,9 @@ from scipy.stats import multivariate_normal
 from sklearn.datasets import load_digits
 
 from isthmus.io.files import shipped
-from isthmus.paper.report.builder import make
 from isthmus.paper.report.parts import capacity, clustering, energies
 from isthmus.paper.report.parts.clustering_errata import BETA, MEANS
-from isthmus.paper.report.registry import select
-from isthmus.report import Section
 from isthmus.study import Store, make_report
-
-
-def section_of(name: str) -> Section:
-    found: Section = make(select(name)[0].function, 0, False)
-    return found
-
-
-def evidence(section: Section) -> str:
-    return " ".join(each.because for each in section.findings)
-
-
-def normal_draws(*shape: int) -> np.ndarray:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).numpy()
 
 
 def test_basins_are_the_modes_on_a_fine_grid() -> None:
@@ -91,15 +75,17 @@ def test_completed_digits_by_mean_shift_with_clamped_pixels() -> None:
 
 
 def test_points_that_create_a_memory_by_bayes_rule() -> None:
-    data, alpha = 1.6 * normal_draws(16, 2), 3.0
-    variance = 0.5 / BETA
+    generator = torch.Generator().manual_seed(0)
+    data = 1.6 * torch.randn(16, 2, generator=generator, dtype=torch.float64).numpy()
+    variance, alpha = 0.5 / BETA, 3.0
     joint = [
         n * multivariate_normal(mean, variance).pdf(data)
         for n, mean in zip(clustering.COUNTS, MEANS, strict=True)
     ]
     joint.append(alpha * multivariate_normal([0, 0], variance + 0.5 / clustering.RHO).pdf(data))
     created = (np.argmax(joint, 0) == len(MEANS)).sum()
-    assert f"{created} of 16 points create a memory" in evidence(section_of("four-models"))
+    finding = section_of("four-models").findings[0]
+    assert f"{created} of 16 points create a memory" in finding.because
 
 
 def test_numbers_of_clusters_of_the_published_fits() -> None:

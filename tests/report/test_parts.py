@@ -3,22 +3,19 @@
 import ast
 import math
 import re
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from report_sections import section_of
 from scipy import stats
 from scipy.spatial.distance import cdist, pdist
 from scipy.special import logsumexp, softmax
 
-from isthmus.paper.report.builder import make
 from isthmus.paper.report.parts import attention, capacity, clustering, clustering_errata, study
 from isthmus.paper.report.parts.incontext import energy_distance
-from isthmus.paper.report.registry import select
 from isthmus.paper.report.section import CLAIMS
 from isthmus.paper.sweep import Sweep, SweepCell
 from isthmus.report import Section
@@ -29,16 +26,6 @@ JUDGES = {"judged", "corrected_by"}
 
 def verdicts(section: Section) -> list[str]:
     return [each.verdict for each in section.findings]
-
-
-@cache
-def section_of(name: str) -> Section:
-    """Return the section of a part, made here."""
-    return make(select(name)[0].function, 0, False)
-
-
-def numbers_of(name: str) -> dict[str, Any]:
-    return dict(section_of(name).numbers)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +134,7 @@ def test_contradictions_of_a_sweep_are_those_of_welch() -> None:
 def test_more_dimensions_help_only_by_the_unit_of_the_measure() -> None:
     """Mean shift by hand at N = 300: the ratio rises from D = 2 to 3, the printed measure not."""
     assert verdicts(section_of("capacity-sweep")) == ["held", CORRECTED]
-    table = numbers_of("capacity-sweep")
+    table = section_of("capacity-sweep").numbers
     generator = np.random.default_rng(0)
     for dim in (2, 3):
         ratios, scaled = [], []

@@ -171,11 +171,6 @@ def log_certified(dim: int, ratio: float) -> tuple[float, float]:
 
 
 def _log_packing(dim: int, ratio: float) -> float:
-    """Bound by greedy packing: points can be added while N caps do not cover the sphere.
-
-    The angle that N patterns need grows with N, so the room for them falls: one crossing.
-    """
-
     def room(log_count: float) -> float:
         needed = 2 * math.exp(-log_count) + math.log(2) + 2 * (log_count + math.log(ratio))
         versine = needed / ratio**2
@@ -184,6 +179,7 @@ def _log_packing(dim: int, ratio: float) -> float:
         angle = 2 * math.asin(math.sqrt(max(0.5 * versine, 0.0)))
         return -log_cap_fraction(dim, angle) - log_count
 
+    # Points can be added while N caps do not cover the sphere. The angle that N need grows with N.
     if ratio <= 1 or room(math.log(2)) < 0:
         return 0.0
     upper = 1.0

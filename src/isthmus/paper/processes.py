@@ -47,15 +47,9 @@ MAXRSS_PER_MEGABYTE = 1024 if sys.platform == "linux" else 2**20
 class Limits:
     """Limits on one call; ``math.inf`` stands for none.
 
-    Parameters
-    ----------
-    seconds : float
-        CPU time.
-    megabytes : float
-        Memory, beyond what the child has when it starts. Enforced on Linux.
-    wall_seconds : float, optional
-        Wall-clock time, for a call that waits and takes no CPU time. The default is ten times
-        `seconds` plus 30, so that a busy machine stops no call that would end in time.
+    `seconds` are of CPU time, `megabytes` of memory beyond what the child has when it starts
+    (enforced on Linux), and `wall_seconds` of time by the clock. The default of the last is ten
+    times `seconds` plus 30, so that a busy machine stops no call that would end in time.
     """
 
     seconds: float = 60.0
@@ -100,10 +94,10 @@ class Call:
 
 
 def run_limited(function: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
-    """Call a function in a child process and wait for its outcome; see :class:`Call` for options.
+    """Call a function in a child process and wait for its outcome; options are those of a Call.
 
-    The child has the environment variables, the module search path and the working directory of
-    the caller at the time of the call, and one thread. Threads may call this at the same time.
+    The child has the caller's environment, search path and directory, and one thread. Threads may
+    call this at the same time.
     """
     return next(run_all([Call("", function, args, **options)]))[1]
 
@@ -113,8 +107,7 @@ def run_all(
 ) -> Generator[tuple[Call, Outcome], None, None]:
     """Run calls, at most `jobs` at a time, and yield each with its outcome as soon as it ends.
 
-    `started` is called with each call when it starts. When the iterator is closed or an exception
-    such as KeyboardInterrupt leaves it, the remaining children are killed.
+    `started` is called with each call when it starts. Closing the iterator kills the others.
     """
     jobs = as_count(jobs, "jobs")
     waiting, running = deque(calls), dict[Connection, tuple[_Worker, Call]]()

@@ -198,8 +198,11 @@ def _read(known: Entry, path: Path) -> Arrays:
 
 def _write(known: Entry, arrays: Arrays, places: list[Path]) -> Path:
     """Store arrays in a file of the first writable directory, with its checksum beside it."""
-    directory = next(filter(_is_writable, places), places[-1])
-    directory.mkdir(parents=True, exist_ok=True)
+    for directory in places:
+        with suppress(OSError):
+            directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK | os.X_OK):
+            break
     buffer = io.BytesIO()
     # Typed so that no array is mistaken for the argument allow_pickle.
     contents: dict[str, Any] = dict(arrays)
@@ -212,11 +215,6 @@ def _write(known: Entry, arrays: Arrays, places: list[Path]) -> Path:
         digests = dict.fromkeys((digest, *_noted_checksums(note)))
         write_atomically(note, "".join(f"{each}  {path.name}\n" for each in digests))
         return write_atomically(path, buffer.getvalue())
-
-
-def _is_writable(place: Path) -> bool:
-    parent = next(each for each in (place, *place.parents) if each.exists())
-    return os.access(parent, os.W_OK | os.X_OK)
 
 
 def _noted_checksums(note: Path) -> list[str]:
@@ -248,12 +246,10 @@ def _check(known: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was
 
 def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | None) -> Arrays:
     """Download a dataset and store it."""
-    home = known.home
+    home, reason = known.home, "downloads are turned off"
     if home.by_hand is not None:
         reason = "it has no public source to download from"
-    elif not allowed:
-        reason = "downloads are turned off"
-    else:
+    elif allowed:
         try:
             arrays = download(known, show)
         except (ValueError, LookupError) as error:
@@ -277,6 +273,7 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | No
 
 def download(known: Entry, show: bool | None) -> Arrays:
     """Fetch a dataset from its home."""
+    # A bar that is asked for is there at once; nothing updates this one.
     shown = sys.stderr is not None and sys.stderr.isatty() if show is None else show
     with (
         TemporaryDirectory(prefix="isthmus-") as scratch,

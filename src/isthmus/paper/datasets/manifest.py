@@ -19,10 +19,9 @@ WIDTH = 96
 class Home:
     """Source of a dataset, and its differences from the stored file.
 
-    The source is a function of ``sklearn.datasets``, a number of OpenML, or in words one that
-    cannot be downloaded. Of its rows, the first are kept, if not all; `n_features` is the number of
-    its features, if another, and `drop` are columns of names or words. With `target_as_feature`,
-    the labels are the rounded target, which is also a column.
+    It is a function of ``sklearn.datasets``, a number of OpenML, or a place in words. `rows` are
+    kept, if not all, and `drop` are columns of words. With `target_as_feature`, the labels are the
+    rounded target, which is also a column.
     """
 
     fetcher: str | None = None
@@ -142,8 +141,6 @@ class Description:
 def describe() -> Description:
     """Return the `entries` of all datasets, with shapes, homes and notes; it prints as a table.
 
-    Examples
-    --------
     >>> print(describe())
     name                     samples  features  classes  as in the paper ...
     boston_housing               506        14       46  yes, with the leaked column ...

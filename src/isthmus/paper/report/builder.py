@@ -39,8 +39,7 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib")
 class BuiltReport:
     """A report on disk: its page, its ``results.json`` and the directory of the parts' output.
 
-    ``sections`` are all parts in the order of the page, made or not; ``requested`` are the names
-    of those that were asked for.
+    ``sections`` are all parts, made or not; ``requested`` names those that were asked for.
     """
 
     page: Path
@@ -145,8 +144,7 @@ def finished(
 class Workspace:
     """The directory of a report, with ``NAME.json``, ``NAME.png`` and ``NAME.log`` of its parts.
 
-    Those of the paper's own sizes, which can take days, are kept apart in ``parts/full``, so that
-    a quick run does not replace them.
+    Those of the paper's own sizes are in ``parts/full``: a quick run does not replace them.
     """
 
     def __init__(self, out: Path, full: bool = False, seed: int = 0) -> None:
@@ -179,10 +177,7 @@ class Workspace:
     def make(
         self, parts: Sequence[Part], jobs: int, limit: float, report: Callable[[str], None]
     ) -> Iterator[tuple[str, Section]]:
-        """Compute and store parts, each in a process of its own, and yield them as they end.
-
-        `report` is called with the names of those that are running.
-        """
+        """Compute and store parts, yield them as they end, and report the names of running ones."""
         began: dict[str, float] = {}
 
         def started(call: Call) -> None:

@@ -214,10 +214,8 @@ class Comparison:
 def compare(rows: Iterable[Row], metric: str, kind: Kind, view: View = "selected") -> Comparison:
     """Compare methods by one score for each dataset; the two questions are never mixed.
 
-    "grid": the median over all fits. "selected": for each seed, the fit with the lowest value of
-    the method's own objective, or the fit of its first settings if it has none, averaged over
-    seeds; labels are not used. "oracle": the best of all fits by the metric itself, an upper bound
-    of the other two that cannot be found without labels.
+    "grid" is the median over all fits; "selected" the mean over seeds of the fit that
+    :func:`selected` returns, without labels; "oracle" the best of all fits by the metric itself.
     """
     as_choice(metric, "metric", METRICS)
     as_choice(view, "view", tuple(VIEWS))

@@ -29,7 +29,7 @@ TITLES = {
     "ami": "AMI",
     "nmi": "NMI",
     "calinski_harabasz": "Calinski-Harabasz",
-    "davies_bouldin": "Davies-Bouldin (lower is better)",
+    "davies_bouldin": "Davies-Bouldin (low is good)",
     "silhouette": "Silhouette",
 }
 OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO", "BasinFlow")
@@ -151,10 +151,8 @@ def violins(report: Report, kind: Kind, metrics: Sequence[str]) -> Figure:
     datasets, methods = tried.index, tried.columns
     figure = style.new_figure(1.15 + ROW_HEIGHT * len(datasets), gap=0.02)
     grid = figure.subplots(len(datasets), len(metrics), squeeze=False, sharex=True)
-    counts = []
     for metric, column in zip(metrics, grid.T, strict=True):
         bounded, fits = metric in BOUNDED, report.fits(kind, metric)
-        counts += [len(scores) for scores in fits.values()]
         chosen, best = (report.comparison(kind, metric, v).scores for v in ("selected", "oracle"))
         for axes, dataset in zip(column, datasets, strict=True):
             shown = product(datasets if bounded else [dataset], methods)
@@ -170,26 +168,36 @@ def violins(report: Report, kind: Kind, metrics: Sequence[str]) -> Figure:
         label = dataset.replace("_", "\n", 1).replace("_", " ")
         axes.set_ylabel(label, rotation=0, ha="right", va="center", color=style.INK, labelpad=6)
     figure.align_ylabels(grid[:, 0])
-    some_lack = sum(counts) < len(metrics) * tried.to_numpy().sum()
-    _add_legend(figure, methods, any(count < FEWEST for count in counts), some_lack)
+    handles: list[Any] = [
+        Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
+    ]
+    for marker, face, edge, size, label in (
+        ("D", style.INK, style.PAPER, 6.5, "selected without labels"),
+        ("o", style.PAPER, style.INK, 6.5, "best of all fits by this score"),
+        ("x", style.MUTED, style.MUTED, 6.5, "no score"),
+        (".", style.MUTED, style.MUTED, 9.0, f"one fit, if fewer than {FEWEST}"),
+        ("$n/m$", style.MUTED, "none", 17.0, "n of m fits have a score"),
+    ):
+        look: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size}
+        handles.append(Line2D([], [], color="none", label=label, **look))
+    look = {"fontsize": 10, "handlelength": 1.2, "columnspacing": 1.6}
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), **look)
     return figure
 
 
 def _prepare(axes: Axes, values: NDArray[np.float64], logarithmic: bool) -> None:
     """Set limits, ticks and grid of the axes, by the scores on some datasets."""
-    logarithmic = logarithmic and len(values) > 0 and values.min() > 0
-    if logarithmic:
-        axes.set_yscale("log")
-        values = np.log(values)
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    pad = 0.12 * (high - low) or 0.1 * (abs(high) or 1.0)
-    limits = np.array([low - pad, high + pad])
-    axes.set_ylim(*(np.exp(limits) if logarithmic else limits))
-    if logarithmic:
-        ticks = [float(f"{np.exp(value):.2g}") for value in (low + 0.1 * pad, high - 0.1 * pad)]
+    if logarithmic and low > 0:
+        axes.set_yscale("log")
+        wide = (high / low) ** 0.12 if high > low else 1.1
+        axes.set_ylim(low / wide, high * wide)
+        ticks = [float(f"{value:.2g}") for value in (low, high)]
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
     else:
+        pad = 0.12 * (high - low) or 0.1 * (abs(high) or 1.0)
+        axes.set_ylim(low - pad, high + pad)
         axes.locator_params(axis="y", nbins=4)
     axes.tick_params(length=2, pad=2, labelsize=8)
     axes.grid(axis="y", color=style.RULE, lw=0.6)
@@ -215,22 +223,3 @@ def _draw_fits(
         parts["bodies"][0].set(color=colour, alpha=1, lw=0.6)
     axes.plot([spot], marks[:1], "o", mfc=style.PAPER, mec=style.INK, ms=5.6, mew=1.0, zorder=4)
     axes.plot([spot], marks[1:], "D", mfc=style.INK, mec=style.PAPER, ms=4.2, mew=0.7, zorder=5)
-
-
-def _add_legend(figure: Figure, methods: Sequence[str], dots: bool, some_lack: bool) -> None:
-    """Add a legend of the colours and of the marks that occur."""
-    handles: list[Any] = [
-        Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
-    ]
-    entries = [
-        ("D", style.INK, style.PAPER, 6.5, "selected without labels"),
-        ("o", style.PAPER, style.INK, 6.5, "best of all fits by this score"),
-        ("x", style.MUTED, style.MUTED, 6.5, "no score"),
-        (".", style.MUTED, style.MUTED, 9.0, f"one fit, if fewer than {FEWEST}") if dots else None,
-        ("$n/m$", style.MUTED, "none", 17.0, "n of m fits have a score") if some_lack else None,
-    ]
-    for marker, face, edge, size, label in filter(None, entries):
-        look: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size}
-        handles.append(Line2D([], [], color="none", label=label, **look))
-    look: dict[str, Any] = {"fontsize": 10, "handlelength": 1.2, "columnspacing": 1.6}
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), **look)

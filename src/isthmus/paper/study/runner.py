@@ -104,10 +104,7 @@ def fit(task: Task, method: Method, data: Prepared) -> dict[str, Any]:
 
 
 def _fit(task: Task, pickled: bytes, place: tuple[Any, ...]) -> dict[str, Any] | IsthmusError:
-    """Fit in a child process; return an error if the fit could not be started.
-
-    That is no result of the method: the dataset may be missing on that machine, for example.
-    """
+    """Fit in a child process; return an error, no result of the method, if it could not start."""
     try:
         data, method = _prepared(*place), cloudpickle.loads(pickled)
     except Exception as error:
@@ -125,10 +122,7 @@ def _warm(*place: Any) -> None:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run: its fits, its newest result, and the finished share of the work.
-
-    Fits on larger datasets count more in the share.
-    """
+    """Progress of a run: its fits, its newest result, and the finished share of the work."""
 
     done: int
     total: int
@@ -194,12 +188,10 @@ def run(
 ) -> Run:
     """Do the fits of a study that are missing in a directory.
 
-    Each result is stored as soon as its fit ends. The run may be killed at any moment; the same
-    call then continues with the missing fits. A fit that crashes, hangs or exceeds a limit is
-    recorded as such; a fit that cannot be started, for example because its data are missing,
-    stops the run. Apart from times, results depend on the task alone, not on the backend or the
-    number of jobs. The fits that count for each dataset and method are those of the newest run
-    with both of them; see :meth:`Store.read`.
+    Each result is stored as soon as its fit ends; after an interruption the same call continues.
+    A fit that crashes, hangs or exceeds a limit is recorded as such; one that cannot be started,
+    for example because its data are missing, stops the run. Apart from times, results depend on
+    the task alone. For each dataset and method the newest run counts; see :meth:`Store.read`.
 
     Parameters
     ----------

@@ -100,12 +100,11 @@ def holm(p_values: Sequence[float]) -> NDArray[np.float64]:
 class Pair:
     """Comparison of two methods on the datasets where both have a score.
 
-    `difference` is the mean score of the first minus that of the second; `ahead` and `behind`
-    count datasets on which the first is better, and worse. `p_value` and `raw_p_value` are of a
-    difference by Wilcoxon's signed-rank test, with Holm's correction for all tested pairs, and
-    before it: valid if this was the only pair of interest. The others are one-sided and not
-    corrected: of the first being better, and of the second; and of either not being worse by
-    `margin` or more, which is None for scores without a common scale.
+    `difference` is the first's mean score minus the second's, `ahead` and `behind` count datasets
+    on which the first is better and worse. `p_value` is of a difference by Wilcoxon's signed-rank
+    test with Holm's correction for all pairs, `raw_p_value` before it. The others are one-sided and
+    not corrected: of being better, and of not being worse by `margin` or more (None without a
+    common scale), of the first method and of the second.
     """
 
     first: str
@@ -132,12 +131,7 @@ class Pair:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the first method.
-
-        "Competitive" means that equivalence within the margin is shown. Otherwise "better" and
-        "worse" are differences that are significant after the correction, and all else is
-        "undecided", such as everything on five datasets or less.
-        """
+        """Verdict on the first method: equivalent within the margin, or significantly different."""
         if self.decidable and self.margin is not None and self.equivalence_p_value < LEVEL:
             return "competitive"
         if self.decidable and self.p_value < LEVEL:
@@ -172,12 +166,9 @@ class Pair:
 
 
 def pairwise(scores: Any, methods: Sequence[str], margin: float | None = MARGIN) -> list[Pair]:
-    r"""Return tests of difference and of equivalence of every pair of methods over datasets.
+    """Return tests of difference and of equivalence of every pair of methods over datasets.
 
-    Scores are (datasets, methods), higher is better, NaN where a method has none. Both tests are
-    Wilcoxon's signed-rank test. Of a difference: two-sided, with Holm's correction for all pairs.
-    Of equivalence: two one-sided tests that the differences d are above -margin and below margin,
-    :math:`p = \max(p_{d > -\delta}, p_{d < \delta})`; it is not corrected.
+    Scores are (datasets, methods), higher is better, NaN where a method has none.
 
     >>> pairwise([[0.70, 0.71], [0.5, 0.5], [0.31, 0.30]] * 3, ["a", "b"])[0].verdict
     'competitive'

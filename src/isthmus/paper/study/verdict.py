@@ -47,6 +47,7 @@ CLAIMS = {
 
 The paper's is tested on methods that do not start from k-means, which makes any two alike.
 """
+ONE_SIDED = ("noninferiority_p_value", "superiority_p_value", "equivalence_p_value")
 GROWING = ("ClAM+CRP", "ClAM+CRP+ELBO")
 # A fit that took more than this share of the time limit might be stopped on a slower machine.
 NEARLY = 0.8
@@ -84,8 +85,8 @@ class Claim:
     @cached_property
     def pairs(self) -> dict[str, Pair]:
         """The two methods by metric; empty if one of them is missing."""
-        found = {each.metric: each.pair(*self.methods) for each in self.comparisons}
-        return {metric: pair for metric, pair in found.items() if pair is not None}
+        found = ((each.metric, each.pair(*self.methods)) for each in self.comparisons)
+        return {metric: pair for metric, pair in found if pair is not None}
 
     def verdict(self, metric: str) -> Verdict:
         """Test the claim by one metric: not worse by the margin, and beside it, better."""
@@ -131,19 +132,16 @@ class Claim:
         outcomes = "; ".join(f"{name}: **{outcome}**" for name, outcome in self.outcomes.items())
         title = f"{VIEWS[self.view].capitalize()}. The claim by scores with a common scale"
         records = [
-            {"metric": name, **_tests(pair), "verdict": self.verdict(name)}
+            {"metric": name, **_tests(pair, *ONE_SIDED), "verdict": self.verdict(name)}
             for name, pair in self.pairs.items()
         ]
         return f"{title}, under {outcomes}.\n\n{table(records)}"
 
 
-def _tests(pair: Pair) -> dict[str, Any]:
-    """Return the columns of a table of pairs."""
-    return {
-        name: value
-        for name, value in pair.as_dict().items()
-        if name not in ("first", "second", "margin")
-    }
+def _tests(pair: Pair, *p_values: str) -> dict[str, Any]:
+    """Return the columns of a table of pairs, with some of the p-values."""
+    columns = ("datasets", "difference", "ahead", "behind", *p_values, "verdict")
+    return {name: pair.as_dict()[name] for name in columns}
 
 
 @dataclass(frozen=True)
@@ -264,23 +262,21 @@ class Report:
         metrics, kinds, views : iterable of str, optional
             Comparisons to include. Default: all.
         """
-        methods, datasets = self.summary["methods"], self._frame.dataset.nunique()
-        fits = sum(each["fits"] for each in methods)
-        succeeded = sum(each["ended"].get("ok", 0) for each in methods)
-        count = f"{succeeded:,} of {fits:,} fits succeeded: {len(methods)} methods, "
-        parts = ["# Tables of the study", f"{count}{datasets} datasets.", DEFINITION]
-        for place, statement in enumerate(CLAIMS):
-            title = "A further claim" if place else "The paper's claim"
-            parts += [f"## {title}: {statement}"]
-            parts += [str(self.claim(view, statement)) for view in VIEWS]
+        frame = self._frame
+        count = (
+            f"{(frame.status == 'ok').sum():,} of {len(frame):,} fits succeeded: "
+            f"{frame.method.nunique()} methods, {frame.dataset.nunique()} datasets."
+        )
+        parts = ["# Tables of the study", count, DEFINITION]
+        for statement in CLAIMS:
+            parts += [f"## {statement}", *(str(self.claim(view, statement)) for view in VIEWS)]
         parts += ["## Numbers of clusters", self._numbers_text()]
         parts += ["## ClAM+CRP and ClAM+CRP+ELBO, which find the number of clusters"]
         parts += [self._growing_text()]
         for each in self._chosen(**chosen):
             parts += [f"## {each.kind}: {each.metric}, {each.view}", str(each)]
-        return (
-            "\n\n".join([*parts, "## Methods, fits and rows", _summary_text(self.summary)]) + "\n"
-        )
+        parts += ["## Methods, fits and rows", _summary_text(self.summary)]
+        return "\n\n".join(parts) + "\n"
 
     __str__ = text
 
@@ -305,7 +301,8 @@ class Report:
 
     def _growing_text(self) -> str:
         records = [
-            {"first": first, "second": second, "metric": metric, **_tests(pair)}
+            {"first": first, "second": second, "metric": metric}
+            | _tests(pair, "raw_p_value", "p_value")
             for (first, second), pairs in self.growing().items()
             for metric, pair in pairs.items()
         ]
@@ -360,17 +357,11 @@ def summarize(frame: DataFrame, methods: Mapping[str, Method]) -> dict[str, Any]
         first=("day", "min"),
         last=("day", "max"),
     )
-    samples = [
-        {
-            "dataset": name,
-            "available": int(fits.n_available.max()),
-            "used": {
-                int(count): tuple(each.method.unique())
-                for count, each in fits.groupby("n_rows", sort=False)
-            },
-        }
-        for name, fits in frame.dropna(subset="n_rows").groupby("dataset", sort=False)
-    ]
+    samples = []
+    for name, fits in frame.dropna(subset="n_rows").groupby("dataset", sort=False):
+        by_count = fits.groupby("n_rows").method.unique()
+        used = {int(count): tuple(names) for count, names in by_count.items()}
+        samples.append({"dataset": name, "available": int(fits.n_available.max()), "used": used})
     return {
         "methods": [
             _counts(name, fits, methods) for name, fits in frame.groupby("method", sort=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -127,15 +128,12 @@ def memory_creation(seed: int, full: bool = False) -> Section:
     """Draw where data create memories, and count memories as alpha grows."""
     settings: dict[str, Any] = {"beta": 0.6, "min_cluster_size": 0, "random_state": seed}
     fits = [ClAMCRP(alpha=a, **settings).fit(blobs(seed)).n_clusters_ for a in FITTED_ALPHAS]
-    flows = {
-        name: {alpha: flow_to_the_origin(alpha, normalized) for alpha in FLOW_ALPHAS}
-        for name, normalized in (("as printed", False), ("corrected", True))
-    }
-    new, ends, wrong = (
-        {name: {alpha: each[place] for alpha, each in row.items()} for name, row in flows.items()}
-        for place in range(3)
-    )
-    away = sum(sum(row.values()) for row in wrong.values())
+    new: dict[str, dict[float, float]] = {"as printed": {}, "corrected": {}}
+    ends: dict[str, dict[float, float]] = {name: {} for name in new}
+    away = 0
+    for (name, row), alpha in product(new.items(), FLOW_ALPHAS):
+        row[alpha], ends[name][alpha], wrong = flow_to_the_origin(alpha, name == "corrected")
+        away += wrong
     printed = ends["as printed"]
     flowing = [*printed.values()]
     masses, errors = zip(*(mass_of_the_first(d, seed) for d in DISCOUNTS), strict=True)
@@ -247,36 +245,29 @@ def finite_basins() -> tuple[list[float], float]:
 def elbo_dynamics(seed: int, full: bool = False) -> Section:
     """Draw how the three dynamics of ClAM+ELBO approach the posterior. Nothing is random."""
     target, start = checks.starts_of_flows(STARTING_LOGITS)
-    names = [f"{logit:g}" for logit in STARTING_LOGITS]
-    ends = elbo_flow(target, "euclidean", start=start, max_steps=checks.STEPS)
-    mirror = elbo_flow(target, "mirror", start=start, max_steps=checks.STEPS)
-    stalled = [name for name, done in zip(names, ends.converged, strict=True) if not done]
     path = figures.elbo_path(target, "euclidean", start, 300)
     rise = float(elbo_energy(path, target).diff(dim=0).max().clamp(min=0))
-    times = dict(zip(names, map(time_of_the_flow, STARTING_LOGITS), strict=True))
-    growth = (times[names[-1]] / times[names[-2]]) ** (
-        1 / (STARTING_LOGITS[-1] - STARTING_LOGITS[-2])
-    )
+    times = [time_of_the_flow(logit) for logit in STARTING_LOGITS]
+    growth = (times[-1] / times[-2]) ** (1 / (STARTING_LOGITS[-1] - STARTING_LOGITS[-2]))
     shifted = largest_gap(elbo_energy(start + SHIFT, target), elbo_energy(start, target))
-    sign, places = (
+    sign, stall, places = (
         check(torch.Generator().manual_seed(seed))
-        for check in (checks.sign_of_the_entropy, checks.fixed_points)
+        for check in (checks.sign_of_the_entropy, checks.flow_that_stalls, checks.fixed_points)
     )
     return Section(
         "Assignment logits converge to the posterior: by the exact step at once, by the mirror "
         "flow in a few steps. The paper's Euclidean flow stalls where one probability is nearly 1.",
         figures.elbo_dynamics(target, start, checks.STEPS),
-        {"most_steps_of_the_mirror_flow": int(mirror.steps.max())},
+        {"most_steps_of_the_mirror_flow": stall.numbers["mirror_steps"]},
         (
             corrected_by("posterior", sign),
             judged("symmetry", f"Adding {SHIFT:g} changes it by {shifted:.0e}.", shifted < EXACT),
             judged(
                 "convergence",
                 f"The energy rises by at most {rise:.0e} in a step, and the flow comes near in "
-                f"times of {listed(times.values(), '.2g')} from logits of {listed(times)}: by a "
-                f"factor of {growth:.2f} for each unit. In {checks.STEPS} steps it does not "
-                f"converge from {listed(stalled)} (E4).",
-                all(map(math.isfinite, times.values())) and rise <= LARGEST_RISE,
+                f"times of {listed(times, '.2g')} from logits of {listed(STARTING_LOGITS, 'g')}: "
+                f"by a factor of {growth:.2f} for each unit. {stall.shown} (E4)",
+                all(map(math.isfinite, times)) and rise <= LARGEST_RISE,
             ),
             judged("fixed-points", f"{places.shown} (E5)", not places.confirmed),
         ),
