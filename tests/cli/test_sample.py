@@ -113,8 +113,9 @@ def test_truth_values_and_whole_numbers_of_64_bits_stay_what_they_are(run, suffi
     command = f"sample flags.{suffix} -n 20 --no-check --quiet"
     rows = pd.DataFrame(json.loads(run(command, "--json").out)["rows"])
     assert set(rows["flag"]) == {True, False, None}
-    given = json.loads(run(f"{command} --given flag=TRUE", "--json").out)["rows"]
-    assert {row["flag"] for row in given} == {True}
+    for word in ("TRUE", "1"):
+        given = json.loads(run(f"{command} --given flag={word}", "--json").out)["rows"]
+        assert {row["flag"] for row in given} == {True}
     assert "true or false" in run(f"{command} --given flag=maybe", code=2).err
     run(f"{command} -o drawn.parquet")
     drawn = pd.read_parquet("drawn.parquet")

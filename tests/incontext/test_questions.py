@@ -255,6 +255,19 @@ def test_times_with_a_zone_and_without_end(model) -> None:
         assert density.ask(column, level=1.0).summary["interval"] == [None, None]
 
 
+@pytest.mark.parametrize("own", ["datetime64[ns]", "datetime64[ns, UTC]"])
+@pytest.mark.parametrize("rows", ["datetime64[s]", "datetime64[us, Asia/Tokyo]"])
+def test_filled_times_have_the_type_of_the_rows(model, own, rows) -> None:
+    days = pd.Series(pd.date_range("2024-01-01", periods=30, tz="UTC"))
+    naive = days.dt.tz_localize(None)
+    known, days = ((days if "," in kind else naive).astype(kind) for kind in (own, rows))
+    table = model.condition(pd.DataFrame({"day": known, "x": np.arange(30.0)}))
+    filled = table.fill(pd.DataFrame({"day": days[:3].mask([True, False, False]), "x": 10.0})).day
+    assert filled.dtype == days.dtype
+    assert abs(filled[0] - days[10]) < pd.Timedelta(days=3)
+    assert (filled[1:] == days[1:3]).all()
+
+
 def test_times_keep_their_type_and_range(model) -> None:
     rng = np.random.default_rng(0)
     seconds = rng.integers(-8_500_000_000, 8_500_000_000, 60)
@@ -267,6 +280,14 @@ def test_times_keep_their_type_and_range(model) -> None:
     low, high = density.interval("same", 0.9)  # nothing depends on the distance from 1970
     assert high[0] - low[0] < np.timedelta64(1, "s")
     assert (density.fill({"x": [0.5]}).dtypes == data.dtypes).all()
+
+
+def test_filled_columns_keep_their_precision(model) -> None:
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), columns=["a", "b"])
+    rows = pd.DataFrame({"a": [0.5, np.nan], "b": [0.1, 0.2]}, dtype=np.float32)
+    filled = model.condition(table.astype(np.float32)).fill(rows)
+    assert (filled.dtypes == np.float32).all()
+    assert np.isfinite(filled).all(axis=None)
 
 
 def test_gaps_among_whole_numbers_of_a_column_of_others_are_filled() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MODEL = ".safetensors"
 # Chains agree below this R-hat.
 AGREED = 1.05
+TRUTHS = {"false": False, "true": True, "0": False, "1": True}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,9 +119,9 @@ def parse_given(
             raise InvalidInputError(f"--given {word}: {name!r} is not one of {names}.")
         is_number = frame[name].dtype.kind in "iuf"
         if name in truths:
-            if text.lower() not in ("false", "true"):
+            if text.lower() not in TRUTHS:
                 raise InvalidInputError(f"--given {word}: write true or false.")
-            is_true = text.lower() == "true"
+            is_true = TRUTHS[text.lower()]
             given[name] = float(is_true) if is_number else truths[name][is_true]
         elif not is_number:
             values = {str(value): value for value in frame[name].dropna().unique()}

@@ -327,17 +327,20 @@ class ConditionedTable:
             if gaps.all():
                 result[name] = _typed(each, values).set_axis(frame.index)
                 continue
+            column = frame[name].copy()
             if each.kind == "time":
-                values = _typed(each, values).to_numpy()
+                kind = column.dtype if column.dtype.kind == "M" else each.dtype
+                values = as_times(values, kind).to_numpy()
             elif each.dtype.kind in "iu":
                 values = np.round(values)
-            column = frame[name].copy()
             if each.kind == "category" and column.dtype.kind in "iuf":
                 column = column.astype(object)  # numbers that are given for a category
             if isinstance(column.dtype, pd.CategoricalDtype):
                 column = column.cat.add_categories(set(values) - set(column.cat.categories))
             if column.dtype.kind in "iu" and each.dtype.kind not in "iu":
                 column = column.astype(np.float64)  # whole numbers with gaps, of a column of others
+            if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f":
+                values = np.asarray(values).astype(column.dtype)
             column[gaps] = values
             result[name] = column.infer_objects()
         return result
