@@ -301,8 +301,11 @@ def test_what_no_row_can_be_is_refused(given) -> None:
         draw_rows(people(), 3, given=given, check=False)
 
 
-@pytest.mark.parametrize("frame", [pd.DataFrame({"a": [[1], [2]]}), pd.DataFrame(index=range(3))])
-def test_cells_that_are_lists_are_not_encoded(frame) -> None:
+@pytest.mark.parametrize(
+    "frame",
+    [pd.DataFrame({"a": [[1], [2]]}), pd.DataFrame(index=range(3)), pd.Series([1.0, 2.0])],
+)
+def test_what_is_no_table_of_cells_is_not_encoded(frame) -> None:
     with pytest.raises(IsthmusError):
         encode(frame)
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
-from isthmus.errors import DtypeError, InvalidInputError, IsthmusError
+from isthmus.errors import DtypeError, InvalidInputError, IsthmusError, ShapeError
 from isthmus.validation import holds_text, require_values, unmasked
 
 
@@ -39,6 +39,8 @@ def without_text(X: Any) -> Any:
         return X.detach().cpu().resolve_conj().numpy()
     columns = getattr(X, "columns", None)
     if columns is not None:
+        if not len(columns):
+            raise ShapeError("X has no columns.")
         names = [name for name in columns if not is_numeric(X[name])]
         if names:
             listed = ", ".join(map(repr, names))

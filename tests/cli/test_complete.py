@@ -11,6 +11,7 @@ from sklearn.datasets import load_iris
 
 from isthmus.cluster import TableModel
 from isthmus.impute import fill_gaps
+from isthmus.tables import write_table
 
 IRIS = load_iris(as_frame=True)
 WHOLE = IRIS.data.to_numpy()
@@ -84,6 +85,18 @@ def test_the_page_on_the_command_line_shows_the_real_output(run) -> None:
     assert len(shown) == 4
     for command, expected in shown:
         assert run(command).out == expected
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".xlsx"])
+def test_text_of_other_formats_is_learned_from_and_filled(run, gaps, suffix) -> None:
+    frame = gaps.drop(columns="name").assign(species=gaps.species.mask(gaps.index % 9 == 0))
+    frame.to_csv("text.csv", index=False)
+    write_table(frame, f"typed{suffix}")
+    assert "Gaps are left" not in run(f"complete typed{suffix} -o typed.csv").err
+    run("complete text.csv -o plain.csv")
+    found, expected = pd.read_csv("typed.csv"), pd.read_csv("plain.csv")
+    assert found.species.tolist() == expected.species.tolist()
+    assert not found.species.isna().any()
 
 
 @pytest.fixture

@@ -153,11 +153,15 @@ def test_times_and_truth_values_keep_their_types_and_times_have_no_share_of_erro
     frame = pd.DataFrame({"x": x, "flag": pd.array(x > 30, "boolean")})
     frame["day"] = pd.date_range("2024-01-01", periods=60)
     frame.loc[::7, "flag"], frame.loc[3::7, "day"] = pd.NA, pd.NaT
+    frame["wait"] = pd.to_timedelta(x // 10, unit="h")  # no number, though pandas counts it as one
+    frame.index = [0] * 60
     found = fill_gaps(frame)
-    assert found.words.dtypes.equals(frame.dtypes[["flag", "day"]])
+    assert found.words.dtypes.equals(frame.dtypes[["flag", "day", "wait"]])
     assert not found.words.isna().any().any()
     assert set(found.summary["check"]["columns"]) == {"flag"}
     assert set(found.word_errors) == {"flag"}
     assert found.summary["check"]["error"] is None  # no number was hidden
     assert not found.notes
     assert "% wrong" in str(found)
+    with pytest.raises(InvalidInputError, match="MemoryImputer"):
+        fill_gaps(frame[["flag"]])

@@ -131,6 +131,19 @@ def test_the_share_of_flagged_rows_is_the_level(count):
     assert abs(np.mean(shares) - 0.01) < 0.01
 
 
+def test_a_choice_of_kernels_scores_large_tables(monkeypatch):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(3000, 3))
+    table[::600] = 6.0 + rng.normal(size=(5, 3))
+    whole = score_rows(table)
+    monkeypatch.setattr("isthmus.incontext.tables.outliers.MOST_KERNELS", 800)
+    found = score_rows(table)
+    assert found.outlier[::600].all()
+    assert abs(found.outlier.mean() - 0.01) < 0.01
+    assert np.corrcoef(found.log_density, whole.log_density)[0, 1] > 0.97
+    assert np.abs(found.log_density - whole.log_density).mean() < 0.3
+
+
 def test_frames_of_numbers_categories_and_gaps_are_scored():
     rng = np.random.default_rng(3)
     kind = rng.choice(["red", "blue"], 300)

@@ -60,7 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rows(found: Certificate, table: Table, noise: bool) -> Any:
-    """Return the columns to write."""
     frame = found.to_frame()
     if noise:
         frame["noise_norm"] = frame["noise"] * table.X.shape[1] ** 0.5
@@ -72,7 +71,6 @@ def _rows(found: Certificate, table: Table, noise: bool) -> Any:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse arguments that cannot be used, before any work."""
     options.check_outputs(arguments, arguments.data, plot=arguments.plot)
     options.require_suffix("--plot", arguments.plot, ".png")
     if arguments.phases:

@@ -54,7 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_streamed(arguments: argparse.Namespace, settings: dict[str, Any]) -> int:
-    """Cluster a file that is larger than memory."""
     from isthmus.cluster import cluster_file
 
     if arguments.plot is not None or arguments.output == STDIN:
@@ -72,7 +71,6 @@ def _run_streamed(arguments: argparse.Namespace, settings: dict[str, Any]) -> in
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse arguments that cannot be used, before any work."""
     files = options.settings(arguments, "plot save")
     options.check_outputs(arguments, arguments.data, ending="clusters.csv", **files)
     options.require_suffix("--plot", arguments.plot, ".png", ".svg")
@@ -86,7 +84,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _draw(found: TableClusters, arguments: argparse.Namespace) -> None:
-    """Write the figure of the clusters."""
     import numpy as np
 
     from isthmus.figures import cluster_map, save

@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
         new = pd.DataFrame({name: known.get(name, np.full(len(rows), None)) for name in frame})
     from isthmus.incontext import score_rows
 
-    found = score_rows(frame, new, level=arguments.level, seed=arguments.seed)
+    given = options.settings(arguments, "level seed")
+    found = score_rows(frame, new, show_progress=arguments.progress, **given)
     found = replace(found, ids=rows.ids)
     kernels = found.p_value is None
     notes += (f"Scored by {'kernels on the rows' if kernels else 'the in-context density'}.",)

@@ -47,7 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(done: dict[str, bool], as_json: bool) -> None:
-    """Print the names of parts, their chapters, and whether they are done."""
     parts = [part for part in registry.PARTS if part.name in done]
     rows = [(part.name, part.chapter, done[part.name]) for part in parts]
     if as_json:

@@ -23,7 +23,7 @@ from isthmus.memories.gaussian import GaussianKDE
 from isthmus.printing import Summarised, aligned, counted, listed
 from isthmus.progress import progress
 from isthmus.scaling import Scaling, as_table
-from isthmus.tables.encoding import as_frame, is_mixed
+from isthmus.tables.encoding import as_frame, is_category, is_mixed
 from isthmus.validation import as_choice, as_flag, as_names, as_number, as_seed, require_kind
 
 How = Literal["mean", "mode"]
@@ -207,8 +207,10 @@ def fill_gaps(
 
     if words is None and is_mixed(X):
         frame = as_frame(X)
-        numbers = frame.select_dtypes("number")
-        X, words = numbers, frame.drop(columns=numbers.columns)
+        numeric = [name for name, column in frame.items() if not is_category(column, name)]
+        if not numeric:
+            raise InvalidInputError("X has no column of numbers; MemoryImputer fills such tables.")
+        X, words = frame[numeric], frame.drop(columns=numeric)
     rows, names = as_table(X, columns)
     as_choice(how, "how", ("mean", "mode"))
     seed = as_seed(seed, 2**32 - 1)
@@ -263,7 +265,6 @@ def _filled_by_energy(
     tried: list[Candidate],
     **options: Any,
 ) -> FilledTable:
-    """Fill a table by the best of the energies that are tried."""
     Z, patterns = scaling.into(source), result.gaps[result.gaps.any(1)]
     found = hide_and_fill(Z, patterns, tried, result.how, **options)
     if found is None and tried == [*SIGMAS]:
@@ -307,7 +308,7 @@ def _filled_from_memory(
         result = replace(result, words=words, word_gaps=word_gaps, notes=tuple(notes))
     if used:
         table = pd.DataFrame(table, index=words.index).add_prefix("x")
-        source = table = table.join(words[used].add_prefix("w"))
+        source = table = pd.concat([table, words[used].add_prefix("w")], axis=1)
     if not np.any(pd.isna(table)):
         return result
     imputer = MemoryImputer(random_state=seed).set_output(transform="pandas")
@@ -430,7 +431,6 @@ def _fill(energy: Memory, Z: FloatArray, how: How) -> FloatArray:
 def _filled_by_model(
     model: TableModel, rows: FloatArray, names: tuple[str, ...], how: How
 ) -> FilledTable:
-    """Fill the columns that a fitted model knows."""
     gaps, scaling = np.isnan(rows), model.scaling
     filled = scaling.back(_fill(model.energy, scaling.into(model.select(rows, names)), how))
     places = [names.index(name) for name in model.columns]

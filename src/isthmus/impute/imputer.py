@@ -244,7 +244,6 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         return column, found, own.back(self._blend.truth), own.centre
 
     def _means(self, Z: FloatArray) -> FloatArray:
-        """Fill rows in standard units with means."""
         filled = Z.copy()
         for places in self._memories.open_blocks(Z):
             block = Z[places]

@@ -198,16 +198,12 @@ def learn(
 
     Columns with the same number in `features` (D,) are missing together.
     """
-    choices: list[tuple[NDArray[np.intp], Mask]] = []
-    cells = 0
-    repeats = MOST_REPEATS if len(Z) <= SMALL_ROWS else 1
-    while len(choices) < repeats and cells < ENOUGH_CELLS:
-        choices.append(_hide(Z, features, generator))
-        cells += max(int(choices[-1][1].sum()), 1)
     checks: list[Check] = []
-    for places, hidden in choices:
-        given = np.where(hidden, np.nan, Z[places])
-        table = Z.copy()
+    cells, repeats = 0, MOST_REPEATS if len(Z) <= SMALL_ROWS else 1
+    while len(checks) < repeats and cells < ENOUGH_CELLS:
+        places, hidden = _hide(Z, features, generator)
+        cells += max(int(hidden.sum()), 1)
+        table, given = Z.copy(), np.where(hidden, np.nan, Z[places])
         table[places] = given
         shape = learn_shape(table, weights)
         memories = _memories(table, weights, shape, min(most_memories, CHECKED_MEMORIES), generator)
@@ -335,11 +331,10 @@ class Spread:
     def of(cls, checks: Sequence[Check], blend: Blend, generator: np.random.Generator) -> Spread:
         """Match the spread of draws with the errors at the hidden cells of checks."""
         dim = checks[0].truth.shape[1]
-        row, column = blend.cells
+        (row, column), unit = blend.cells, cls(np.ones(dim), np.zeros(dim))
         if not len(row):
-            return cls(np.ones(dim), np.zeros(dim))
+            return unit
         errors = _column_means(np.square(blend.found - blend.truth), column, dim)
-        unit = cls(np.ones(dim), np.zeros(dim))
         parts, places, start = [], [], 0
         for check in checks:
             given = check.given[:MEASURED_ROWS]

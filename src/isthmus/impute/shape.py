@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.extmath import randomized_svd
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -203,10 +204,6 @@ def _moments(
 
 
 def _principal(filled: FloatArray, weights: FloatArray, factors: int) -> Factors:
-    """Return the principal components of a table (n, D) as factors."""
-    scaled = filled * np.sqrt(weights / weights.sum())[:, None]
-    rows, dim = scaled.shape
-    values, vectors = np.linalg.eigh(scaled @ scaled.T if rows < dim else scaled.T @ scaled)
-    values, vectors = np.maximum(values[-factors:], 1e-12), vectors[:, -factors:]
-    loadings = scaled.T @ vectors if rows < dim else vectors * np.sqrt(values)
-    return Factors(np.zeros(dim), loadings, np.full(dim, 0.5))
+    scaled, dim = filled * np.sqrt(weights / weights.sum())[:, None], filled.shape[1]
+    _, values, vectors = randomized_svd(scaled, factors, random_state=0)
+    return Factors(np.zeros(dim), vectors.T * values, np.full(dim, 0.5))

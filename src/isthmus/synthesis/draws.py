@@ -11,7 +11,7 @@ from scipy.spatial import cKDTree
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.extras import require
-from isthmus.printing import Summarised
+from isthmus.printing import Summarised, counted
 from isthmus.synthesis.generator import TABLES, CodedTable, FloatArray, RowGenerator, row_keys
 from isthmus.tables.encoding import as_frame
 from isthmus.validation import as_choice, as_count, as_flag, as_number, as_seed, require_kind
@@ -168,7 +168,7 @@ def draw_rows(
     if frame.shape[1] == 0:
         raise ShapeError("The table has no columns.")
     if len(frame) < 2:
-        raise InvalidInputError("One row gives no bandwidth; a table of two or more is needed.")
+        raise InvalidInputError(f"table has {counted(len(frame), 'row')}; draws need at least 2.")
     warn_of_columns(frame)
     coded = CodedTable.of(frame)
     options: dict[str, Any] = {"sigma": sigma, "privacy": privacy, "outside": outside, "seed": seed}

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
-from scipy.special import ndtr, ndtri, softmax
-from scipy.stats import norm
+from scipy.special import ndtr, softmax
+from scipy.stats import norm, truncnorm
 
 from isthmus.bandwidth.rules import as_rows
 from isthmus.bandwidth.search import choose, robust_scales
@@ -209,7 +209,6 @@ class RowGenerator:
         return np.where(self.gaps[chosen], np.nan, drawn)
 
     def _tree(self) -> cKDTree:
-        """Return the rows in robust standard deviations, for their nearest ones."""
         return cKDTree(self.codes[:, self.moving] / self.units)
 
     def set_given(self, given: Mapping[Any, Any]) -> None:
@@ -288,12 +287,11 @@ class RowGenerator:
         for at in places:
             place = int(self.moving[at])
             (low, high), width = self.given[place], self._widths(place)[chosen]
-            centre = self.codes[chosen, place]
-            ends = ndtr((low - centre) / width), ndtr((high - centre) / width)
-            value = centre + width * ndtri(
-                ends[0] + random.random(len(chosen)) * (ends[1] - ends[0])
-            )
-            targets.append(np.clip(np.nan_to_num(value, nan=low), low, high))
+            centre, value = self.codes[chosen, place], np.full(len(chosen), low)
+            if high > low:
+                ends = (low - centre) / width, (high - centre) / width
+                value = centre + width * truncnorm.rvs(*ends, random_state=random)
+            targets.append(np.clip(value, low, high))
         away = np.stack(targets, 1) - noisy[:, places]
         slopes = np.linalg.solve(covariance[np.ix_(places, places)], covariance[places])
         return noisy + away @ slopes
@@ -456,7 +454,6 @@ def _filled(codes: FloatArray, random: np.random.Generator) -> FloatArray:
 
 
 def _among(rows: FloatArray, known: set[bytes]) -> NDArray[np.bool_]:
-    """Return True for rows that are known."""
     return np.array([key in known for key in row_keys(rows)], dtype=bool)
 
 

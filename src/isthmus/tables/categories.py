@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 
 from isthmus.printing import listed
-from isthmus.tables.columns import GAP, ID_NAME, WORD, is_missing, is_nested, parse_cells
+from isthmus.tables.columns import (
+    GAP,
+    ID_NAME,
+    WORD,
+    holds_text,
+    is_missing,
+    is_nested,
+    parse_cells,
+)
 from isthmus.tables.files import Table
 
 NAMES = {"class", "classes", "label", "labels", "target", "species"}
@@ -94,7 +102,7 @@ def doubtful_columns(frame: pd.DataFrame) -> Iterator[str]:
             if column.dtype.kind != "f" or not (known % 1 != 0).any():
                 yield f"Column {name!r} looks like row ids and is learned from. Leave it out."
             continue
-        if column.dtype not in ("object", "str", "string") or known.empty:
+        if not holds_text(column) or known.empty:
             continue
         kinds = set(np.unique(parse_cells(known, ".")[1]).tolist()) - {GAP}
         if kinds and max(kinds) < WORD and not all(isinstance(cell, bool) for cell in known):

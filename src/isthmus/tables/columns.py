@@ -138,6 +138,11 @@ def is_missing(column: pd.Series) -> pd.Series:
     return found
 
 
+def holds_text(column: pd.Series) -> bool:
+    """Return True for a column of text, or of objects that may be text."""
+    return column.dtype == object or pd.api.types.is_string_dtype(column.dtype)
+
+
 def is_nested(column: pd.Series) -> bool:
     """Return True if cells of a column are lists or objects, as in JSON and Parquet files."""
     if isinstance(column.dtype, pd.ArrowDtype):
@@ -335,7 +340,8 @@ def _numbers(source: Source, place: int) -> pd.Series | None:
             column = column.astype("float64[pyarrow]")
     if column.dtype.kind in "biuf":
         return column
-    if column.dtype not in ("object", "str", "string"):
+    # Text of typed files, such as postal codes, stays text.
+    if not holds_text(column) or isinstance(column.dtype, pd.ArrowDtype):
         return None
     is_text = source.format.kind == "text"
     if is_text and (plain := _plain_numbers(column, source)) is not None:
@@ -376,7 +382,6 @@ def _plain_numbers(column: pd.Series, source: Source) -> pd.Series | None:
 
 
 def _floats(column: pd.Series) -> NDArray[np.float64]:
-    """Return numbers as float64 with NaN for gaps."""
     # With a value for gaps, pandas copies the column first.
     gap = {} if isinstance(column.dtype, np.dtype) else {"na_value": np.nan}
     return column.to_numpy(dtype=np.float64, **gap)

@@ -38,7 +38,7 @@ def encode(frame: Any) -> pd.DataFrame:
     1  40.0    NaN
     """
     frame = as_frame(frame)
-    if not hasattr(frame, "iloc"):
+    if not hasattr(frame, "columns"):
         raise DtypeError("frame must be a data frame of pandas or polars.")
     if frame.shape[1] == 0:
         raise ShapeError("The frame has no columns.")

@@ -110,12 +110,12 @@ class Table:
     @property
     def words(self) -> pd.DataFrame:
         """The columns of text whose values repeat, five times on average; None where missing."""
-        from isthmus.tables.columns import is_missing, is_nested
+        from isthmus.tables.columns import holds_text, is_missing, is_nested
 
         found = {}
         for name in self.left_out:
             column = self.frame[name]
-            if column.dtype in ("object", "str", "string") and not is_nested(column):
+            if holds_text(column) and not is_nested(column):
                 column = column.astype(object).mask(is_missing(column), None)
                 if 0 < REPEATED * column.nunique() <= column.notna().sum():
                     found[name] = column
@@ -151,17 +151,15 @@ class Table:
     def signed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return rows of the same columns with the signs and truth values of the table as text.
 
-        Whole numbers that are floats, because of gaps, are text without decimals. All stay numbers
-        if the text of the table's cells was not kept.
+        Whole numbers that are floats, because of gaps, are text without decimals.
         """
         texts = {}
-        for name in self.columns if self.cells is not None else ():
-            if name in rows:
-                style, column = self.style(name), rows[name].astype("float64")
-                whole = style.decimals == 0 and rows[name].dtype.kind == "f"
-                whole = whole and bool((column.dropna() % 1 == 0).all())
-                if style.has_sign or style.truths is not None or whole:
-                    texts[name] = column.map(style.write)
+        for name in (name for name in self.columns if name in rows):
+            style, column = self.style(name), rows[name].astype("float64")
+            whole = style.decimals == 0 and rows[name].dtype.kind == "f"
+            whole = whole and bool((column.dropna() % 1 == 0).all())
+            if style.has_sign or style.truths is not None or whole:
+                texts[name] = column.map(style.write)
         return with_columns(rows, texts)
 
     def filled(self, X: NDArray[np.float64], words: pd.DataFrame | None = None) -> Table:
@@ -192,7 +190,8 @@ class Table:
                 texts[name][holes] = [style.write(value) for value in X[holes, place].tolist()]
         for name, column in () if words is None else words.items():
             holes = (self.words[name].isna() & column.notna()).to_numpy()
-            values[name] = self.frame[name].astype(object).mask(holes, column)
+            text = self.frame[name]
+            values[name] = text.astype(object).mask(holes, column).astype(text.dtype)
             if self.cells is not None:
                 texts[name] = self.cells[name].mask(holes, column)
         cells = None if self.cells is None else with_columns(self.cells, texts)
@@ -351,7 +350,6 @@ def write_table(
 
 
 def _target_format(target: Path | None, like: FileFormat | None) -> FileFormat:
-    """Return the format to write."""
     if target is None:
         textual = like is not None and like.kind in ("text", "json")
         return replace(like, encoding="utf-8") if like is not None and textual else FileFormat()
@@ -366,7 +364,6 @@ def _target_format(target: Path | None, like: FileFormat | None) -> FileFormat:
 
 
 def _encoded(frame: pd.DataFrame, form: FileFormat, features: Sequence[str]) -> bytes:
-    """Return the content of a file, before compression."""
     buffer = io.BytesIO()
     if form.kind == "text":
         spaces = form.separator == " "  # between which an empty cell is none

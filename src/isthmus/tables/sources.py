@@ -187,7 +187,6 @@ def _fast_frame(content: str, separator: str, columns: list[str]) -> pd.DataFram
 
 
 def _body(text: str, skip: int) -> io.StringIO:
-    """Return a text without its first lines."""
     body = io.StringIO(text, newline="")
     for _ in range(skip):
         body.readline()
@@ -326,7 +325,7 @@ def _count_titles(rows: list[list[str]]) -> int:
 
 def _note_on_titles(count: int) -> list[str]:
     words = "line above the names is" if count == 1 else "lines above the names are"
-    return [f"{count} {words} skipped; option skip_rows decides otherwise."] * bool(count)
+    return [f"{count} {words} skipped; skip_rows (--skip-rows) decides otherwise."] * bool(count)
 
 
 def _read_json(path: Path, form: FileFormat) -> Source:

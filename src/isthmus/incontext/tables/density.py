@@ -21,13 +21,15 @@ def score_rows(
     model: str | Path | ICLTables = "tables",
     draws: int = 4000,
     seed: int = 0,
+    show_progress: bool | None = False,
 ) -> RowScores:
     """Score rows by the density of a table: how usual each is, and which are outliers.
 
     The rows of the table itself are scored by kernels as wide as the distance of their
     sqrt(n)-th neighbour in standard units, each without its own kernel, so that a small group of
-    outliers does not hide itself. New rows are scored by the in-context density of a table of 5 or
-    more rows and up to 64 columns, and by those kernels else.
+    outliers does not hide itself. Of more than 5,000 rows, a random choice has kernels. New rows
+    are scored by the in-context density of a table of 5 or more rows and up to 64 columns, and by
+    those kernels else.
 
     Parameters
     ----------
@@ -43,6 +45,8 @@ def score_rows(
         As in :func:`~isthmus.incontext.pretrained`.
     draws, seed : int
         Number of draws behind the percentiles of new rows, and their seed.
+    show_progress : bool, optional
+        None shows it on a terminal, if it takes long.
 
     Examples
     --------
@@ -58,7 +62,7 @@ def score_rows(
     table = X if mixed else as_numbers(X)
     fits = len(table.shape) == 2 and table.shape[1] <= reader.config.max_columns
     if rows is None or not fits or len(table) < FEWEST_ROWS:
-        return NeighbourKernels(X).outliers(rows, level)
+        return NeighbourKernels(X, show_progress).outliers(rows, level)
     if mixed:
         return read_frame(reader, X).outliers(rows, level, draws=draws, seed=seed)
     density = read_numbers(reader, table, getattr(X, "columns", None))

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.printing import Summarised, counted
+from isthmus.progress import progress
 from isthmus.tables.encoding import Coding, as_frame, is_mixed
 from isthmus.validation import as_numbers
 
@@ -23,8 +24,9 @@ Array = NDArray[np.float64]
 BLOCK_ENTRIES = 2**23
 # The lowest share of the log-densities of a table is smoothed by an exponential tail.
 TAIL = 0.1
-# Rows that stand for the table where cells are missing: a budget of computation.
-MOST_COMPARED = 500
+# Rows that stand for the table where cells are missing, and rows of a larger table that have
+# kernels: budgets of computation.
+MOST_COMPARED, MOST_KERNELS = 500, 5000
 # Kernels are at least this wide, in standard deviations of the columns.
 NARROWEST = 1e-3
 # Columns named for each outlier, and outliers that are printed.
@@ -82,7 +84,8 @@ class RowScores(Summarised):
         found, names = self.summary, range(len(self.outlier)) if self.ids is None else self.ids
         order = sorted(self.odd_columns, key=lambda row: self.percentile[row])
         lines = [
-            f"{found['rows']} rows, mean log-density {found['mean_log_density']:.4g} nats",
+            f"{counted(found['rows'], 'row')}, "
+            f"mean log-density {found['mean_log_density']:.4g} nats",
             f"{counted(found['outliers'], 'outlier')}: less likely than {100 - self.level:g} % of "
             "usual rows",
             *(f"  row {names[row]}: {', '.join(map(str, self.odd_columns[row]))}"
@@ -111,10 +114,12 @@ class NeighbourKernels:
     row. So a group of fewer than :math:`\sqrt n` rows apart from the others has kernels that reach
     the others, and its rows do not make each other usual. A kernel keeps the category of its row
     with probability :math:`1 / (1 + h_j^2)`, and else has those of the column; it has the
-    mean and deviation of a column where its row has a gap.
+    mean and deviation of a column where its row has a gap. Of more than 5,000 rows, a random choice
+    has kernels.
     """
 
-    def __init__(self, X: Any) -> None:
+    def __init__(self, X: Any, show_progress: bool | None = False) -> None:
+        self.show_progress = show_progress
         self.coding = Coding.of(as_frame(X)) if is_mixed(X) else None
         self.names = list(X.columns) if hasattr(X, "columns") else None
         cells = self._read(X)
@@ -135,11 +140,13 @@ class NeighbourKernels:
         for column in cells[:, self.numbers :].T:
             counts = np.bincount(column[~np.isnan(column)].astype(int), minlength=1)
             self.shares.append((counts + 1 / len(counts)) / (counts.sum() + 1))
-        self.rows = self._standard(cells)
-        nearest = min(math.ceil(math.sqrt(count)), count - 1)
+        self.table, self.own = self._standard(cells), np.full(count, -1)
+        chosen = np.sort(np.random.default_rng(0).permutation(count)[:MOST_KERNELS])
+        self.rows, self.own[chosen] = self.table[chosen], np.arange(len(chosen))
+        nearest = min(math.ceil(math.sqrt(len(chosen))), len(chosen) - 1)
         found = [
             np.partition(self._distances(self.rows[part]), nearest, axis=1)[:, nearest]
-            for part in self._blocks(count)
+            for part in self._blocks(len(chosen))
         ]
         widths = np.maximum(np.sqrt(np.concatenate(found) / self.dim), NARROWEST)
         # Too few rows share a known column with the row: its neighbours are not known.
@@ -206,21 +213,22 @@ class NeighbourKernels:
         return np.asarray(logits)
 
     def log_density(self, rows: Array, own: NDArray[Any] | None = None) -> Array:
-        """Return log-densities of the known cells; `own` numbers kernels to leave out. (q,)"""
-        found = []
-        for part in self._blocks(len(rows)):
-            logits = self._logits(rows[part])
-            if own is not None:
-                logits[np.arange(len(logits)), own[part]] = -np.inf
-            found.append(logsumexp(logits, axis=1))
+        """Return log-densities of known cells; `own` are kernels to leave out, -1 for none. (q,)"""
+        found, own = [], np.full(len(rows), -1) if own is None else own
+        with progress("scoring rows", len(rows), show=self.show_progress) as report:
+            for part in self._blocks(len(rows)):
+                logits, left = self._logits(rows[part]), np.flatnonzero(own[part] >= 0)
+                logits[left, own[part][left]] = -np.inf
+                found.append(logsumexp(logits, axis=1))
+                report(part.stop)
         known, units = ~np.isnan(rows), np.log(self.scale) + 0.5 * math.log(2 * math.pi)
-        shift = known[:, : self.numbers] @ units + math.log(len(self.rows) - (own is not None))
+        shift = known[:, : self.numbers] @ units + np.log(len(self.rows) - (own >= 0))
         return np.where(known.any(1), np.concatenate(found) - shift, np.nan)
 
     def outliers(self, X: Any, level: float) -> RowScores:
         """Return scores of new rows or, if X is None, of those of the table without themselves."""
-        own = np.arange(len(self.rows)) if X is None else None
-        rows = self.rows if X is None else self._standard(self._read(X))
+        own = self.own if X is None else None
+        rows = self.table if X is None else self._standard(self._read(X))
         log_density, percentile = self.scored(rows, own)
         outlier = percentile < level
         odd = np.flatnonzero(outlier)
