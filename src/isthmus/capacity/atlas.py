@@ -84,11 +84,6 @@ class Phases:
         names, low, high = self.phase[starts], self.sigmas[starts], self.sigmas[ends]
         return list(zip(names.tolist(), low.tolist(), high.tolist(), strict=True))
 
-    @property
-    def title(self) -> str:
-        """The size of the data."""
-        return f"{self.rows:,} rows in {counted(self.dim, 'dimension')}"
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and words, for JSON."""
         plain = {
@@ -111,7 +106,8 @@ class Phases:
             f"Rows are most likely given the others at sigma {self.likelihood_sigma:.4g}; draws "
             f"are predicted to collapse to rows below {self.collapse_sigma:.4g}."
         )
-        lines = [self.title, "", *aligned([header, *table], left=(1,)), "", *definitions(facts)]
+        opening = f"{self.rows:,} rows in {counted(self.dim, 'dimension')}"
+        lines = [opening, "", *aligned([header, *table], left=(1,)), "", *definitions(facts)]
         return "\n".join([*lines, "", closing])
 
     __repr__ = __str__

@@ -313,22 +313,19 @@ def cluster_tree(
     tree = to_array(linkage).reshape(-1, 4)
     count, top = len(tree) + 1, 1.1 * float(tree[:, 2].max(initial=0.0)) or 1.0
     axes = axes or style.new_figure(4.6).subplots()
-    order = [0]
-    if len(tree):
-        drawn = dendrogram(tree, no_plot=True)
-        order = drawn["leaves"]
-        for across, up in zip(drawn["icoord"], drawn["dcoord"], strict=True):
-            axes.plot((np.array(across) - 5) / 10, up, color=style.CURVE, lw=1.6)
     many = count > 20
-    names = [str(leaf + 1) for leaf in order]
+    names = [str(leaf) for leaf in range(1, count + 1)]
     if sizes is not None:
-        rows = [f"{int(sizes[leaf]):,}" for leaf in order]
-        names = [(": " if many else "\n").join(both) for both in zip(names, rows, strict=True)]
-    axes.set_xticks(range(count), names, fontsize=7 if many else 9, rotation=90 if many else 0)
-    axes.set(xlim=(-0.7, count - 0.3), ylim=(0, top), ylabel="height of merge")
+        between = ": " if many else "\n"
+        names = [f"{name}{between}{int(size):,}" for name, size in zip(names, sizes, strict=True)]
+    if len(tree):
+        look: dict[str, Any] = {"color_threshold": 0, "above_threshold_color": style.CURVE}
+        look |= {"leaf_rotation": 90 if many else 0, "leaf_font_size": 7 if many else 9}
+        dendrogram(tree, ax=axes, labels=names, **look)
+    else:
+        axes.set(xticks=[0], xticklabels=names, yticks=[])
+    axes.set(ylim=(0, top), ylabel="height of merge")
     axes.set_xlabel("cluster" + ", number of rows" * (sizes is not None))
-    if not len(tree):
-        axes.set_yticks([])
     note = "Two clusters join where the resolution falls to their height."
     style.heading(axes, title, note, characters=110, lines=1)
     figure = axes.get_figure(root=True)

@@ -24,6 +24,7 @@ from isthmus.errors import ShapeError
 from isthmus.figures import style
 from isthmus.figures.clusters import project
 from isthmus.figures.style import styled, to_array
+from isthmus.printing import counted
 
 PHASES = {
     "stores": style.CURVE,
@@ -157,7 +158,8 @@ def _draw_measures(axes: Axes, phases: Phases) -> None:
             axes.axvline(sigma, 0, 0.69, label=f"{name}: {sigma:.3g}", **look)
     axes.set(xscale="log", xlabel="bandwidth sigma", ylim=(-0.03, 1.46), xlim=edges[[0, -1]])
     axes.set_yticks(np.linspace(0, 1, 6))
-    style.heading(axes, phases.title, lines=1)
+    title = f"{phases.rows:,} rows in {counted(phases.dim, 'dimension')}"
+    style.heading(axes, title, lines=1)
 
 
 def _draw_theory(axes: Axes, phases: Phases) -> None:
