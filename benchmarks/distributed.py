@@ -2,6 +2,7 @@
 
 python benchmarks/distributed.py            a minute on a quiet machine
 python benchmarks/distributed.py --full     larger sizes
+python benchmarks/distributed.py --part large --rows 50000000    more rows than one worker may hold
 
 Ratios are of wall time, measured side by side in one run, so they mean little while other work
 keeps the cores busy; the load average is printed with them.
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,7 +33,7 @@ sys.path.sort(key=lambda folder: Path(folder or ".").resolve() == HERE)
 SIZES = {False: (200_000, 32, 200), True: (2_000_000, 64, 1000)}
 SMALL = ((1_000, 8, 4), (1_000, 8, 64))
 FILES = {False: (250_000, 1_000_000), True: (2_000_000, 16_000_000)}
-FILE_COLUMNS, GROUP_ROWS = 8, 100_000
+FILE_COLUMNS, GROUP_ROWS, LARGE_COLUMNS = 8, 100_000, 16
 
 
 def wall_seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 5) -> float:
@@ -75,6 +77,76 @@ def efficiency(full: bool) -> Iterator[Row]:
             "speed-up": one / two,
             "load": os.getloadavg()[0],
         }
+
+
+def generated(number: int, rows: int) -> np.ndarray:
+    """Return one block of rows about eight centres, made on the worker that needs it."""
+    rng = np.random.default_rng(number)
+    centres = 9 * np.random.default_rng(0).normal(size=(8, LARGE_COLUMNS))
+    drawn = rng.standard_normal((rows, LARGE_COLUMNS), np.float32)
+    drawn += centres[rng.integers(8, size=rows)].astype(np.float32)
+    return drawn
+
+
+def large(rows: int) -> Iterator[Row]:
+    """Yield time, memory and traffic of work on generated blocks, a worker killed in between."""
+    import dask.array as da
+    import psutil
+    from dask import delayed
+
+    import isthmus as ist
+    from isthmus.cluster import BasinFlow, ClAMELBO
+    from isthmus.distributed import shard
+
+    size = rows // 32
+    blocks = [
+        da.from_delayed(
+            delayed(generated, pure=True)(number, size), (size, LARGE_COLUMNS), np.float32
+        )
+        for number in range(32)
+    ]
+    data = da.concatenate(blocks)
+    points = torch.from_numpy(generated(99, 1000))
+    with on_workers(2) as client:
+        cluster: Any = client.cluster
+
+        def kill() -> None:
+            next(iter(cluster.workers.values())).process.process.kill()
+
+        def measured(work: str, call: Callable[[], Any]) -> Row:
+            before, start = psutil.net_io_counters(pernic=True)["lo"].bytes_sent, time.time()
+            call()
+            sent = psutil.net_io_counters(pernic=True)["lo"].bytes_sent - before
+            memory = client.run(lambda: psutil.Process().memory_info().rss / 1e6)
+            return {
+                "table": "blocks made on the workers",
+                "work": work,
+                "rows": rows,
+                "seconds": time.time() - start,
+                "largest worker, MB": max(memory.values()),
+                "MB sent": sent / 1e6,
+                "load": os.getloadavg()[0],
+            }
+
+        made: dict[str, Any] = {}
+        yield measured(
+            "shard", lambda: made.update(kde=shard(ist.GaussianKDE, data, sigma=1.0, index=False))
+        )
+        yield measured("log_prob of 1,000 points", lambda: made["kde"].log_prob(points))
+        before = made["kde"].log_prob(points[:20])
+        threading.Timer(1.0, kill).start()
+        yield measured(
+            "the same, a worker killed", lambda: made.update(again=made["kde"].log_prob(points))
+        )
+        torch.testing.assert_close(made["again"][:20], before)
+        made.clear()
+        model = ClAMELBO(8, init=generated(98, 8), max_iter=5, tol=0, n_init=1)
+        yield measured("ClAMELBO, 5 iterations", lambda: model.fit(data))
+        found = model.memories_
+        threading.Timer(5.0, kill).start()
+        yield measured("the same, a worker killed", lambda: model.fit(data))
+        np.testing.assert_allclose(model.memories_, found, rtol=1e-4)
+        yield measured("BasinFlow", lambda: BasinFlow(random_state=0).fit(data))
 
 
 def overhead(full: bool) -> Iterator[Row]:
@@ -146,7 +218,7 @@ class on_workers:  # noqa: N801  # used like a function
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
         from distributed import Client, LocalCluster
 
         self.cluster = LocalCluster(
@@ -154,6 +226,7 @@ class on_workers:  # noqa: N801  # used like a function
         )
         self.client = Client(self.cluster)
         self.client.run(torch.set_num_threads, 1)
+        return self.client
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
@@ -170,11 +243,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="larger sizes")
     parser.add_argument("--file", type=int, metavar="ROWS", help="measure one file of this size")
-    parser.add_argument("--part", choices=("overhead", "efficiency", "files"), help="one table")
+    parts = ("overhead", "efficiency", "files", "large")
+    parser.add_argument("--part", choices=parts, help="one table")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="of the part large")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.file is not None:
         print(json.dumps(one_file(arguments.file)))
+    elif arguments.part == "large":
+        print_rows(large(arguments.rows))
     elif arguments.part is not None:
         print_rows(globals()[arguments.part](arguments.full))
     else:

@@ -4,18 +4,23 @@
     python benchmarks/speed.py --quick    # smaller memories
 
 Each row compares an operation with a reference that reads the same data: one query of ``attend``
-with ``log_prob`` of a memory that was used before; a step in float64 with its two matrix products;
-a density on a grid with linear bins and a Fourier transform on the same grid; the chosen bandwidth
-with a Gaussian mixture of scikit-learn; queries of data without clusters under ``index="auto"``
-with ``index=False``. The smallest of three calls counts. `error` is the largest error of a
-log-density, of ours and of the reference.
+with ``log_prob`` of a memory that was used before, and of compressed memories with float32; a step
+in float64 with its two matrix products; a density on a grid with linear bins and a Fourier
+transform on one of 8 cells for each sigma; the chosen bandwidth with a Gaussian mixture of
+scikit-learn; queries of data without clusters under ``index="auto"`` with ``index=False``. The
+smallest of three calls counts. `error` is the largest error of a log-density, of ours and of the
+reference.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,8 +32,9 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 import isthmus as ist
+from isthmus.attend import CompressedKeys, Keys
 
-REPEATS, CELLS, SIGMA = 3, 8, 0.1
+REPEATS, CELLS, COARSE_CELLS, SIGMA = 3, 8, 3, 0.1
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -49,6 +55,33 @@ def one_query(count: int) -> Iterator[Row]:
             lambda metric=metric: ist.attend(query, memories, beta=0.5, metric=metric), REPEATS
         )
         yield row(f"attend, one query x {count:.0e} x 64, {metric} / log_prob", ours, reference)
+
+
+def compressed(count: int) -> Iterator[Row]:
+    """Yield one query of compressed memories, from a file that is mapped, against float32."""
+    memories, query = draw(count, 64), draw(1, 64, seed=1)
+    kernel: dict[str, Any] = {"beta": 1 / 18, "metric": "sqeuclidean"}
+    keys = Keys.of(memories)
+    exact = ist.attend(query, keys, **kernel).logsumexp
+    reference = cpu_seconds(lambda: ist.attend(query, keys, **kernel), REPEATS)
+    for kind in ("int8", "float16"):
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "keys"
+            CompressedKeys(memories, kind).save(path)
+            start = time.perf_counter()
+            small = CompressedKeys.load(path)
+            loaded = time.perf_counter() - start
+            ours = cpu_seconds(lambda small=small: ist.attend(query, small, **kernel), REPEATS)
+            found = ist.attend(query, small, **kernel)
+            assert found.error_bound is not None
+            yield row(
+                f"attend, one query x {count:.0e} x 64, {kind} / float32",
+                ours,
+                reference,
+                GB=path.stat().st_size / 1e9,
+                **{"s to load": loaded, "error": float((found.logsumexp - exact).abs())},
+                bound=float(found.error_bound.logsumexp),
+            )
 
 
 def in_float64(count: int) -> Iterator[Row]:
@@ -87,13 +120,13 @@ def on_grid(count: int) -> Iterator[Row]:
         kde = ist.GaussianKDE(points, SIGMA, index=False)
         array, queries = points.numpy(), kde.sample(16, seed=3)
         reference = cpu_seconds(lambda array=array: fourier(array), REPEATS)
-        ours = cpu_seconds(lambda kde=kde: kde.on_grid(CELLS), REPEATS)
         exact = kde.log_prob(queries).numpy()
-        theirs = np.log(fourier(array)(queries.numpy()))
-        errors = kde.on_grid(CELLS).log_prob(queries).numpy() - exact, theirs - exact
-        error, other = (float(np.abs(each).max()) for each in errors)
-        name = f"on_grid, {count:.0e} x {dim} / linear bins and FFT"
-        yield row(name, ours, reference, error=error, **{"error of reference": other})
+        other = float(np.abs(np.log(fourier(array)(queries.numpy())) - exact).max())
+        for cells in (CELLS, COARSE_CELLS):
+            ours = cpu_seconds(lambda kde=kde, cells=cells: kde.on_grid(cells), REPEATS)
+            error = float(np.abs(kde.on_grid(cells).log_prob(queries).numpy() - exact).max())
+            name = f"on_grid({cells}), {count:.0e} x {dim} / linear bins and FFT, {CELLS} cells"
+            yield row(name, ours, reference, error=error, **{"error of reference": other})
 
 
 def chosen_bandwidth(quick: bool) -> Iterator[Row]:
@@ -127,6 +160,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"load {os.getloadavg()[0]:.1f}, one thread\n")
     print_rows(one_query(100_000 if quick else 1_000_000))
+    print_rows(compressed(200_000 if quick else 10_000_000))
     print_rows(in_float64(5000))
     print_rows(on_grid(100_000 if quick else 1_000_000))
     print_rows(chosen_bandwidth(quick))

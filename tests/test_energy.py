@@ -294,31 +294,3 @@ def test_samples_follow_their_seed(make_density, memories):
     assert not torch.equal(first, second)
     with pytest.raises(InvalidInputError, match="whole number"):
         energy.sample(-1)
-
-
-def test_samples_feel_no_force_on_average(make_gaussian, memories):
-    energy = make_gaussian(memories)
-    drawn = energy.sample(40_000, seed=0)
-    assert torch.isfinite(energy.log_prob(drawn)).all()
-    # E[d log p / dx] = 0 and E[x . d log p / dx] = -D hold for any density that ends smoothly.
-    force = energy.inverse_temperature * energy.score(drawn)
-    assert force.mean(0).abs().max() < 0.05
-    torch.testing.assert_close(
-        (drawn * force).sum(1).mean(), torch.tensor(-3.0, dtype=DOUBLE), rtol=0.05, atol=0
-    )
-
-
-def test_some_coordinates_have_the_marginal_density_and_responsibilities(make_gaussian):
-    energy = make_gaussian(draw(6, 2))
-    axis = torch.linspace(-12, 12, 4001, dtype=DOUBLE)
-    line = torch.stack([torch.full_like(axis, 0.4), axis], 1)
-    density = energy.log_prob(line).exp()
-    known = torch.tensor([0.4, torch.nan], dtype=DOUBLE)
-    seen = ~known.isnan()
-    expected = (density.sum() * (axis[1] - axis[0])).log()
-    torch.testing.assert_close(energy.log_prob(known, seen), expected, rtol=1e-9, atol=1e-9)
-    assert float(energy.log_prob(known, [False, False])) == pytest.approx(0, abs=1e-12)
-    if isinstance(energy, ist.ModernHopfield):
-        energy = ist.Mixture(energy.memories, energy.beta / 2, energy.log_mixing_weights)
-    shares = density @ energy.responsibilities(line) / density.sum()
-    torch.testing.assert_close(energy.responsibilities(known, seen), shares, rtol=1e-8, atol=1e-10)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.attend import Index, Keys, attend
+from isthmus.attend import CompressedKeys, Index, Keys, attend
 from isthmus.errors import InvalidInputError
 from isthmus.index.pruned import Weights, lower_bounds_of
 
@@ -172,7 +172,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     content = path.read_bytes()
     for damaged in (content[:100], content[:-50], b"", b"text"):
         path.write_bytes(damaged)
-        with pytest.raises(InvalidInputError, match="not a readable index"):
+        with pytest.raises(InvalidInputError, match="not a readable isthmus index"):
             Index.load(path)
     changed = bytearray(content)
     changed[-9] ^= 1
@@ -336,3 +336,61 @@ def test_a_level_needs_an_index_and_lies_between_zero_and_one() -> None:
     found = attend(memories, memories, index=index, delta=0.1)
     assert found.confidence_bound is not None
     assert not found.confidence_bound.logsumexp.any()
+
+
+@pytest.mark.parametrize("kind", ["int8", "float16"])
+@pytest.mark.parametrize("metric", ["dot", "sqeuclidean"])
+@pytest.mark.parametrize("name", [*SETS, "huge row"])
+def test_errors_of_compressed_memories_are_within_their_bounds(
+    name: str, metric: Any, kind: Any
+) -> None:
+    memories, queries, sigma = adversarial(name, torch.float64)
+    if name == "huge row":
+        memories[7] *= 1e4
+    beta = min(0.5 / sigma**2, 2.0)
+    bias = torch.linspace(-3, 3, len(memories), dtype=torch.float64)
+    bias[1:1500] = -torch.inf  # whole blocks are left out
+    keys = CompressedKeys(memories, kind)
+    found = attend(queries, keys, beta=beta, bias=bias, metric=metric)
+    exact, mean = brute_force(queries, memories, beta, bias, metric)
+    bound = found.error_bound
+    assert bound is not None
+    assert ((found.logsumexp - exact).abs() <= bound.logsumexp + bound.rounding).all()
+    off = torch.linalg.vector_norm(found.mean - mean, dim=1)
+    reach = torch.cdist(queries, memories).amax(1)
+    assert (off <= bound.mean + torch.expm1(2 * bound.rounding).clamp(max=2) * reach + 1e-9).all()
+
+
+def test_compressed_memories_are_small_close_and_equal_when_loaded(tmp_path: Path) -> None:
+    memories = torch.randn(3000, 64, generator=torch.Generator().manual_seed(0))
+    queries = memories[:5] + 0.1
+    exact = attend(queries, memories, beta=0.05, metric="sqeuclidean")
+    for kind, close in (("int8", 5e-3), ("float16", 2e-4)):
+        keys = CompressedKeys(memories, kind)  # type: ignore[arg-type]
+        keys.save(tmp_path / kind)
+        again = CompressedKeys.load(tmp_path / kind)
+        assert repr(again) == repr(keys)
+        found, same = (
+            attend(queries, each, beta=0.05, metric="sqeuclidean") for each in (keys, again)
+        )
+        assert torch.equal(found.logsumexp, same.logsumexp)
+        torch.testing.assert_close(found.logsumexp, exact.logsumexp, rtol=0, atol=close)
+        torch.testing.assert_close(found.mean, exact.mean, rtol=0, atol=close)
+    assert (tmp_path / "int8").stat().st_size < 0.3 * memories.numel() * 4 + 1000
+
+
+def test_compressed_memories_refuse_what_they_cannot_hold(tmp_path: Path) -> None:
+    for bad in ([[float("nan"), 1.0]], [[float("inf"), 1.0]], np.zeros((0, 3)), ["a"]):
+        with pytest.raises(InvalidInputError):
+            CompressedKeys(bad)
+    keys = CompressedKeys(np.eye(3))
+    for option in ({"observed": np.ones(3, bool)}, {"delta": 0.1}):
+        with pytest.raises(InvalidInputError, match="CompressedKeys"):
+            attend(np.zeros(3), keys, metric="sqeuclidean", **option)
+    with pytest.raises(InvalidInputError):
+        attend([np.nan, 0, 0], keys)
+    assert attend(np.zeros((0, 3)), keys).mean.shape == (0, 3)
+    keys.save(tmp_path / "keys")
+    (tmp_path / "keys").write_bytes((tmp_path / "keys").read_bytes()[:-3])
+    with pytest.raises(InvalidInputError, match="truncated"):
+        CompressedKeys.load(tmp_path / "keys")

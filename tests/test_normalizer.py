@@ -13,7 +13,6 @@ import isthmus as ist
 from isthmus.checks import check_energy
 from isthmus.normalizer import (
     LogIntegral,
-    NormalizedEnergy,
     annealed_log_normalizer,
 )
 
@@ -104,15 +103,6 @@ def test_sums_sparse_networks_and_multiples_get_a_density():
         total = density.log_prob(torch.cartesian_prod(axis, axis)).exp().sum() * 0.15**2
         assert float(total) == pytest.approx(1, abs=5e-3)
         assert "log Z" in repr(density)
-
-
-def test_known_normalizers_are_taken_as_they_are(memories, points):
-    kde = ist.GaussianKDE(memories, 0.7)
-    density = ist.with_normalizer(kde)
-    assert isinstance(density, NormalizedEnergy)
-    assert float(density.normalizer.error) == 0
-    torch.testing.assert_close(density.log_prob(points), kde.log_prob(points))
-    torch.testing.assert_close(density.step(points), kde.step(points))
 
 
 def test_tiny_scale_of_the_reference_stays_finite():

@@ -12,7 +12,6 @@ from scipy import integrate, stats
 
 import isthmus as ist
 from isthmus.checks import check_energy
-from isthmus.compose import WeightedSum
 from isthmus.errors import UnknownNormalizerError, UnsupportedOperationError
 
 DOUBLE = torch.float64
@@ -157,6 +156,14 @@ def test_affine_energies_without_a_step_or_a_density(memories):
         assert (found.energy < sheared.energy(memories + 0.1)).all()
 
 
+@pytest.mark.parametrize("unit", [1e-100, 1e-20, 1e20])
+def test_retrieval_is_the_same_in_any_unit(unit, memories, points):
+    inner = ist.GaussianKDE(memories, 0.3)
+    expected = ist.retrieve(inner, points).state
+    found = ist.retrieve(ist.Affine(inner, scale=unit), unit * points).state
+    torch.testing.assert_close(found / unit, expected, atol=1e-4, rtol=0)
+
+
 def test_completion_in_other_units(memories):
     inner = ist.GaussianKDE(memories, 0.7)
     mapped = ist.Affine(inner, scale=[2.0, 10.0, 1.0], shift=[0.0, 100.0, 0.0])
@@ -166,28 +173,3 @@ def test_completion_in_other_units(memories):
     torch.testing.assert_close(ist.complete(mapped, nan)[1], 10 * expected[1] + 100)
     with pytest.raises(UnsupportedOperationError, match="init="):
         ist.complete(ist.Affine(inner, matrix=MATRIX), nan)
-
-
-def test_conditions_are_ratios_of_densities(memories):
-    """p(free | known) = p(free, known) / p(known), with the denominator by quadrature."""
-    given = torch.tensor([0.4, torch.nan, -0.2], dtype=DOUBLE)
-    covariance = torch.eye(3, dtype=DOUBLE) + 0.3
-    for energy in (
-        ist.ModernHopfield(memories, 2.0),
-        ist.GaussianKDE(memories, 0.8),
-        ist.GaussianKDE(memories, covariance=covariance),
-        ist.Mixture(memories, 0.8, draw(7)),
-        ist.StudentMixture(memories, 0.6, 3.0),
-    ):
-        smaller = energy.condition(given)
-        assert smaller.dim == 1
-
-        def joint(y: float, energy=energy) -> float:
-            return float(energy.log_prob(torch.tensor([0.4, y, -0.2], dtype=DOUBLE)).exp())
-
-        expected = joint(0.7) / integrate.quad(joint, -60, 60, limit=400, points=[0])[0]
-        found = float(smaller.log_prob(torch.tensor([0.7], dtype=DOUBLE)).exp())
-        assert found == pytest.approx(expected, rel=1e-6)
-    kde = ist.GaussianKDE(memories, 1.0)
-    assert kde.conditional(given).energy(memories[:1, :1]).shape == (1,)
-    assert isinstance(kde + kde, WeightedSum)

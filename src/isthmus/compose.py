@@ -200,9 +200,15 @@ class Affine(Wrapper):
     def _score(self, x: Tensor) -> Tensor:
         return self._solved(super()._score(x), None if self.matrix is None else self.matrix.mT)
 
+    def _widths(self) -> Tensor:
+        return self.scale.abs() if self.matrix is None else torch.linalg.svdvals(self.matrix)
+
     def _length(self) -> float:
-        widths = self.scale.abs() if self.matrix is None else torch.linalg.svdvals(self.matrix)
-        return float(widths.min()) * self.inner._length()
+        return float(self._widths().min()) * self.inner._length()
+
+    def _reach(self) -> float:
+        far = torch.linalg.vector_norm(self.shift)
+        return float(self._widths().max()) * self.inner._reach() + float(far)
 
     def log_normalizer(self) -> Tensor:
         """Return log Z of the inner energy plus the logarithm of the absolute determinant of A."""
@@ -398,7 +404,6 @@ class WeightedSum(Wrapper):
         return super()._line(column) if same else Energy._line(self, column)
 
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
-        """Return starting points of terms that have them, each term's as often as the others'."""
         found = [term._chain_starts(n, generator) for term in self]
         known = [starts for starts in found if starts is not None]
         if not known:

@@ -76,7 +76,9 @@ def _parts(energy: Energy) -> dict[str, Any]:
     if type(energy) in (*KINDS.values(), *NETWORKS.values()):
         state, settings = energy.state_dict(), cast(Any, energy)._settings()
         arrays = energy.returns_arrays
-        return {"kind": kind, "state": state, "arrays": arrays, "settings": settings}
+        rule = getattr(energy, "_sigma_rule", None)  # that chose the bandwidth of a GaussianKDE
+        parts = {"kind": kind, "state": state, "arrays": arrays, "settings": settings}
+        return parts if rule is None else parts | {"rule": rule}
     if isinstance(energy, Affine):
         parts = {name: getattr(energy, name) for name in AFFINE_PARTS}
         return {"kind": kind, "inner": energy.inner, "parts": parts}
@@ -131,6 +133,8 @@ def _decoded(parts: dict[str, Any]) -> Any:
         energy.load_state_dict(stored, strict=False)
     else:
         energy = KINDS[kind](state["memories"], **settings)
+        if isinstance(energy, memories.GaussianKDE):
+            energy._sigma_rule = parts.get("rule")
         energy.load_state_dict(state)
     energy.returns_arrays = bool(parts["arrays"])
     return energy

@@ -6,7 +6,6 @@ import pytest
 import torch
 from helpers import draw
 from scipy.special import logsumexp, softmax
-from sklearn.neighbors import KernelDensity
 
 import isthmus as ist
 
@@ -63,15 +62,6 @@ def test_the_normalizer_in_arbitrary_precision():
         exact = mpmath.log(mpmath.fsum(mpmath.exp(5 * s) for s in squares))
         exact += mpmath.log(2 * mpmath.pi / 10)
         assert float(abs(memory.log_normalizer().item() / exact - 1)) < 1e-13
-
-
-@pytest.mark.parametrize("dim", [1, 2, 5, 20])
-@pytest.mark.parametrize("sigma", [0.2, 1.0, 3.0])
-def test_log_prob_equals_that_of_scikit_learn(dim, sigma):
-    memories, x = draw(40, dim), draw(9, dim, seed=1)
-    peer = KernelDensity(bandwidth=sigma, kernel="gaussian", rtol=1e-12).fit(memories.numpy())
-    found = ist.GaussianKDE(memories, sigma).log_prob(x)
-    np.testing.assert_allclose(found, peer.score_samples(x.numpy()), rtol=1e-9)
 
 
 def test_a_step_is_mean_shift_which_is_a_gradient_step_of_sigma_squared():

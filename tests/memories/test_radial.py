@@ -221,3 +221,13 @@ def test_float32_resolves_the_kernel_in_a_wide_cloud():
     torch.testing.assert_close(single.step(x).double(), double.step(x), atol=2e-3, rtol=0)
     shares = single.responsibilities(x).double()
     torch.testing.assert_close(shares, double.responsibilities(x), atol=1e-3, rtol=0)
+
+
+def test_kernels_far_from_all_others_lose_no_digits(kernel):
+    memories = draw(4, 3)
+    memories[2:] += 1e9
+    near = kernel(memories[2:] - 1e9)
+    expected = near.energy(memories[2:] - 1e9 + 0.1)
+    torch.testing.assert_close(
+        kernel(memories).energy(memories[2:] + 0.1), expected, atol=1e-6, rtol=0
+    )

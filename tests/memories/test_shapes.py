@@ -113,6 +113,29 @@ def test_densities_and_responsibilities_are_those_of_scipy(kind):
     torch.testing.assert_close(offset, -energy.log_normalizer().expand(7))
 
 
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {"modern"}))
+def test_a_cluster_far_from_the_others_loses_no_digits(kind):
+    """As of rows with a sentinel: squares of their distance from the others fill a float64."""
+    memories = draw(N, D)
+    memories[6:] += 1e9
+    energy, kernels = made(kind, memories)
+    x = memories[[0, 1, 6, 7, 8]] + 0.3
+    joint = log_joint(energy, kernels, x)
+    np.testing.assert_allclose(energy.log_prob(x), logsumexp(joint, 1), rtol=1e-6)
+    shares = np.exp(joint - logsumexp(joint, 1, keepdims=True))
+    np.testing.assert_allclose(energy.responsibilities(x), shares, atol=1e-6)
+    known = torch.tensor([True, False, True])
+    part = energy.marginal(known)
+    torch.testing.assert_close(energy.log_prob(x, known), part.log_prob(x[:, known]))
+    filled = energy.conditional_mean(x, known)
+    assert (filled - x).abs().max() < 10
+    moved = energy.step(x)
+    assert (moved - x).abs().max() < 10
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(energy.energy(leaf).sum(), leaf)
+    torch.testing.assert_close(energy.score(x), -gradient, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_promise_of_an_energy_is_kept(kind):
     check_energy(made(kind, draw(N, D))[0])

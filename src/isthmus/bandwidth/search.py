@@ -276,7 +276,6 @@ class _ExpectationMaximization:
 
     @cached_property
     def _plain(self) -> FloatArray:
-        """The moments of kernels of one width."""
         return self.run(self.first())[1]
 
     def _moments(self, pairs: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -376,7 +375,6 @@ def _left_out(
 
 
 def _mapped(root: FloatArray, rows: FloatArray) -> FloatArray:
-    """Return rows in the metric of a shape."""
     if root.ndim == 1:
         return rows / root
     return np.ascontiguousarray(solve_triangular(root, rows.T, lower=True).T)

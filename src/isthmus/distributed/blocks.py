@@ -316,7 +316,6 @@ def _layout_of_frame(data: Any) -> TableLayout:
 
 
 def _extra_parts(extra: Any, sizes: tuple[float, ...]) -> list[Any]:
-    """Return what belongs to each block of rows."""
     if hasattr(extra, "to_dask_array"):
         extra = extra.to_dask_array()
     if not hasattr(extra, "rechunk"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -25,9 +26,8 @@ from isthmus.distributed.shards import (
     find_nearest,
     find_recalled,
     recall_density,
-    recall_force,
+    recall_pull,
     recall_shares,
-    recall_target,
     rows_at,
 )
 from isthmus.energy import Energy
@@ -124,7 +124,6 @@ def shard(
 
 
 def _check_settings(energy_class: type, settings: dict[str, Any]) -> None:
-    """Refuse settings that need all memories at once."""
     sigma = settings.get("sigma")
     if energy_class is GaussianKDE and sigma is None and settings.get("covariance") is None:
         sigma = "auto"
@@ -145,7 +144,6 @@ def _check_settings(energy_class: type, settings: dict[str, Any]) -> None:
 
 
 def _built(block: TableBlock, kind: type[GaussianMemory], settings: dict[str, Any]) -> Shard | None:
-    """Return the memory of one block, on a worker."""
     if block.extra is not None:
         # A memory needs some weight; of all blocks together, this is none.
         none = (block.extra == -np.inf).all()
@@ -270,7 +268,7 @@ class ShardedMemory(Energy):
         return _differentiable(x, value, lambda: -self._score(x.detach()))
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        found = self._pass(recall_target, self._graphless(x, "A step"))
+        found = self._pass(partial(recall_pull, what="target"), self._graphless(x, "A step"))
         moved, precision = found.mean, None if held is None else self._like._pull(x).precision
         if held is not None and precision is not None:
             moved = x + held_move(precision, moved - x, ~held)
@@ -280,7 +278,7 @@ class ShardedMemory(Energy):
         return self._step_and_energy(x, held)[0]
 
     def _score(self, x: Tensor) -> Tensor:
-        found = self._pass(recall_force, self._graphless(x, "The score"))
+        found = self._pass(partial(recall_pull, what="force"), self._graphless(x, "The score"))
         return found.mean / self._like._force_unit()
 
     def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -58,17 +59,10 @@ class Recall:
 
 
 @torch.no_grad()
-def recall_target(shard: Shard, x: Tensor) -> Recall:
-    """Return the log-sum-exp of the logits, and the target of a step."""
+def recall_pull(shard: Shard, x: Tensor, what: Literal["target", "force"]) -> Recall:
+    """Return the log-sum-exp of the logits, and the target of a step or the force on points."""
     pull = shard.memory._pull(x)
-    return Recall(pull.logsumexp.double(), pull.target)
-
-
-@torch.no_grad()
-def recall_force(shard: Shard, x: Tensor) -> Recall:
-    """Return the log-sum-exp of the logits, and the force on each point."""
-    pull = shard.memory._pull(x)
-    return Recall(pull.logsumexp.double(), pull.force)
+    return Recall(pull.logsumexp.double(), getattr(pull, what))
 
 
 @torch.no_grad()

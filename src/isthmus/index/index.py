@@ -15,54 +15,18 @@ from torch import Tensor
 
 from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.index.cells import Partition, partition
+from isthmus.index.codes import Codes
+from isthmus.io.archive import map_archive
 from isthmus.io.files import write_atomically
-from isthmus.io.reading import reading
 from isthmus.kernel.logits import Keys, tensor_version
 from isthmus.validation import as_path
 
 FloatArray = NDArray[np.float64]
 FORMAT = "isthmus-index-2"
-# Cells whose balls are found at once, and rows that are encoded at once.
-GROUPS, BLOCK_ROWS = 512, 2**13
+# Cells whose balls are found at once.
+GROUPS = 512
 # Larger coordinates could overflow when distances are squared.
 LARGEST = {torch.float32: 1e17, torch.float64: 1e150}
-
-
-class Codes(NamedTuple):
-    """Memories about their centre, as integers times a scale of the row and one of the column."""
-
-    values: Tensor  # (N, D), int8
-    columns: FloatArray  # (D,)
-    rows: NDArray[np.float32]  # (N,)
-    squares: FloatArray  # (N,): of the memories about the centre
-    error: float  # the largest distance of a memory from its code
-    length: float  # the largest norm of a row of values times its scale
-
-    @classmethod
-    def of(cls, points: NDArray[Any], centre: FloatArray) -> Codes:
-        """Encode points (N, D) about a centre (D,), block by block."""
-        count, dim = points.shape
-        blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, count, BLOCK_ROWS)]
-        moments = sum(np.square(points[block] - centre).sum(0) for block in blocks)
-        columns = np.sqrt(moments / count)
-        columns[columns == 0] = 1.0
-        values, squares = np.empty((count, dim), np.int8), np.empty(count)
-        rows = np.empty(count, np.float32)
-        error = length = 0.0
-        for block in blocks:
-            apart = points[block] - centre
-            scaled = apart / columns
-            # A little more than the largest, so that 127 is never exceeded by rounding.
-            rows[block] = np.maximum(np.abs(scaled).max(1) / 126.9, np.finfo(np.float32).tiny)
-            own = rows[block, None].astype(np.float64)
-            rounded = np.rint(scaled / own)
-            values[block] = rounded
-            squares[block] = np.einsum("nd,nd->n", apart, apart)
-            decoded = rounded * own
-            error = max(error, float(np.square(apart - decoded * columns).sum(1).max()))
-            length = max(length, float(np.square(decoded).sum(1).max()))
-        error, length = (math.sqrt(each) * (1 + 1e-9) for each in (error, length))
-        return cls(torch.from_numpy(values), columns, rows, squares, error, length)
 
 
 class Balls(NamedTuple):
@@ -115,7 +79,6 @@ class Index:
         self._remember(memories)
 
     def _set(self, points: NDArray[Any], cells: Partition) -> None:
-        """Fill in the cells of points in their order."""
         self.order, self.points = cells.order, np.ascontiguousarray(points)
         self.centre = np.asarray(self.points.mean(0, dtype=np.float64))
         self.leaves = _balls(self.points, np.zeros(len(points)), cells.leaf_first)
@@ -225,17 +188,7 @@ class Index:
 
         With `verify`, compare the contents with their digest. Cells are checked in any case.
         """
-        from safetensors import safe_open
-
-        path = as_path(path, "path")
-        with (
-            reading(path, "index", "It may be truncated; save it again.") as place,
-            safe_open(place, framework="pt") as file,
-        ):
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
-        if metadata.get("format") != FORMAT:
-            raise InvalidInputError(f"{path} is not an isthmus index of format {FORMAT}.")
+        metadata, arrays = map_archive(as_path(path, "path"), (FORMAT,), "isthmus index")
         index = cls.__new__(cls)
         cells = _cells_of(arrays)
         if cells is not None and is_indexable(torch.from_numpy(arrays["points"])):

@@ -103,7 +103,6 @@ def _uniform(state):
 
 @compiled_sums
 def _multiply(codes, head, products):
-    """Write the products of a head (D,) with codes (n, D)."""
     for n in range(len(codes)):
         total = np.int32(0)
         for d in range(len(head)):

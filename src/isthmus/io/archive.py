@@ -31,16 +31,25 @@ def write_archive(
     write_atomically(path, _in_order(save(stored, metadata)))
 
 
-def read_archive(path: Path, formats: tuple[str, ...]) -> tuple[dict[str, str], Arrays]:
-    """Read the metadata and the arrays of a file of one of the formats; refuse altered files."""
+def map_archive(
+    path: Path, formats: tuple[str, ...], what: str = "isthmus model"
+) -> tuple[dict[str, str], Arrays]:
+    """Read the metadata of a file of one of the formats, and map its arrays."""
     with (
-        reading(path, "isthmus model", "It may be truncated; save or copy it again.") as place,
-        safe_open(place, framework="numpy") as file,
+        reading(path, what, "It may be truncated; save or copy it again.") as place,
+        safe_open(place, framework="pt") as file,
     ):
         metadata: dict[str, str] = file.metadata() or {}
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
     if metadata.get("format") not in formats:
-        raise InvalidInputError(f"{path} is not an isthmus model of format {formats[0]}.")
+        raise InvalidInputError(f"{path} is not an {what} of format {formats[0]}.")
+    return metadata, arrays
+
+
+def read_archive(path: Path, formats: tuple[str, ...]) -> tuple[dict[str, str], Arrays]:
+    """Read the metadata and the arrays of a file of one of the formats; refuse altered files."""
+    metadata, mapped = map_archive(path, formats)
+    arrays = {name: array.copy() for name, array in mapped.items()}
     if metadata.get("digest") != digest_of(metadata.get("content", ""), arrays):
         raise InvalidInputError(
             f"{path} was altered after it was saved: its digest is another. Save or copy it again."

@@ -143,7 +143,6 @@ def read_in_child(
 
 
 def _answer() -> None:
-    """Do what :func:`read_in_child` asks for, in the child."""
     read, path, what, arguments = pickle.load(sys.stdin.buffer)
     limit = size_limit(path)
     if sys.platform == "linux":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,11 +14,13 @@ from isthmus.kernel.logits import (
     FLOAT32_LOGIT_LIMIT,
     Keys,
     Metric,
+    far_queries,
     in_blocks,
     largest_norm,
     observed_as_dot,
     plain_attention,
     shift,
+    split_far,
 )
 from isthmus.validation import is_transforming
 
@@ -40,12 +43,13 @@ LOWEST_BIAS = torch.finfo(torch.float32).min / 4
 
 
 class ErrorBound(NamedTuple):
-    """Bounds on the error of attention over an index, for each query."""
+    """Bounds on the error of attention over an index or compressed memories, for each query."""
 
     logsumexp: Tensor
-    """The log-sum-exp is too small by at most this, because of memories left out. (...)"""
+    """The log-sum-exp is off by at most this: too small, as memories were left out, or in either
+    direction, as they are compressed. (...)"""
     mean: Tensor
-    """Distance of the mean from that over all memories, because of those left out. (...)"""
+    """Distance of the mean from that over all memories, for the same reason. (...)"""
     rounding: Tensor
     """Estimate from above of the rounding error of the log-sum-exp, to first order. (...)"""
 
@@ -96,7 +100,7 @@ class Attention(_Attention):
 
 def has_kernel(tensor: Tensor) -> bool:
     """Return True if torch has a flash kernel here that also returns the log-sum-exp."""
-    return tensor.device.type == "cpu"
+    return tensor.device.type == "cpu" and not is_transforming()
 
 
 def attend_centred(
@@ -113,21 +117,26 @@ def attend_centred(
     size = max(flat.shape[0] * keys.memories.shape[0], keys.memories.numel())
     inputs = (queries, keys.memories, bias, beta)
     graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    if observed is not None:
-        seen = observed.reshape(flat.shape)
-        doubled_queries, doubled, own = observed_as_dot(flat, keys, bias, beta, seen)
-        both = Keys(doubled)
-        found = attend_centred(doubled_queries, both, beta, bias, "dot")
-        logsumexp = (found.logsumexp - own).to(queries.dtype)
-        mean = (found.mean + both.centre)[:, : queries.shape[-1]].to(queries.dtype)
-    elif is_transforming() or flat.shape[0] == 0 or size <= PLAIN_LOGITS:
-        logsumexp, mean = plain_attention(flat, keys, bias, beta, metric)
-    elif not graph and has_kernel(flat):
-        logsumexp, mean = fused_attention(flat, keys, bias, beta, metric)
-    else:
-        logsumexp, mean = in_blocks(
-            lambda block: plain_attention(block, keys, bias, beta, metric), flat, keys
-        )
+
+    def plain(block: Tensor, *seen: Tensor) -> tuple[Tensor, Tensor]:
+        return plain_attention(block, keys, bias, beta, metric, *seen)
+
+    def near(block: Tensor, *seen: Tensor) -> tuple[Tensor, ...]:
+        if seen:
+            doubled_queries, doubled, own = observed_as_dot(block, keys, bias, beta, *seen)
+            both = Keys(doubled)
+            found = attend_centred(doubled_queries, both, beta, bias, "dot")
+            mean = (found.mean + both.centre)[:, : block.shape[1]]
+            return (found.logsumexp - own).to(block.dtype), mean.to(block.dtype)
+        if has_kernel(block) and not graph and size > PLAIN_LOGITS and len(block):
+            return fused_attention(block, keys, bias, beta, metric)
+        whole = is_transforming() or size <= PLAIN_LOGITS
+        return plain(block) if whole else in_blocks(plain, keys, block)
+
+    masks: list[Tensor] = [] if observed is None else [observed.reshape(flat.shape)]
+    known = torch.where(masks[0], flat, keys.centre) if masks else flat
+    far = far_queries(known, keys.centre, beta) if metric == "sqeuclidean" else None
+    logsumexp, mean = split_far(far, near, partial(in_blocks, plain, keys), known, *masks)
     if queries.ndim == 2:
         return Attention(logsumexp, mean)
     return Attention(logsumexp.reshape(queries.shape[:-1]), mean.reshape(queries.shape))
@@ -163,7 +172,7 @@ def fused_attention(
     for start in range(0, count, rows):
         block = slice(start, start + rows)
         some = memories[block] if as_they_are else memories[block].to(dtype) - centre
-        parts.append(_flash(scaled, some.contiguous(), None if offset is None else offset[block]))
+        parts.append(flash(scaled, some.contiguous(), None if offset is None else offset[block]))
         if len(parts) == 2:
             parts = [merged(*(torch.stack(each) for each in zip(*parts, strict=True)))]
     logsumexp, mean = parts[0]
@@ -181,7 +190,7 @@ def _exact_without_centring(scaled: Tensor, keys: Keys, dtype: torch.dtype) -> b
     return largest_norm(scaled) * (keys.off_centre + keys.radius) <= FLOAT32_LOGIT_LIMIT
 
 
-def _flash(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
+def flash(queries: Tensor, keys: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the log-sum-exp and the mean softmax(q k^T + offset) k."""
     few = queries.shape[0] <= FEW_QUERIES
     parts = min(torch.get_num_threads(), keys.shape[0]) if few else 1

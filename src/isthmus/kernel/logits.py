@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property, partial
+from itertools import starmap
 from typing import Any, Literal, Self
 
 import torch
@@ -19,6 +20,8 @@ Metric = Literal["dot", "sqeuclidean"]
 
 # Float32 rounding (6e-8 of a term) shows in a logit once its terms are larger than this.
 FLOAT32_LOGIT_LIMIT = 4096.0
+# Beyond this, float64 rounding would show (1e-6), and distances are summed from differences.
+FLOAT64_LOGIT_LIMIT = 1e9
 
 # Entries of one block of memories: 16 MiB in float32.
 BLOCK_ENTRIES = 2**22
@@ -115,16 +118,59 @@ def tensor_version(tensor: Tensor) -> tuple[int, int] | None:
 
 
 def in_blocks(
-    method: Callable[[Tensor], tuple[Tensor, ...]], queries: Tensor, keys: Keys
+    method: Callable[..., tuple[Tensor, ...]], keys: Keys, *queries: Tensor
 ) -> tuple[Tensor, ...]:
     """Return a function of queries (Q, D), in blocks that are computed again for derivatives."""
     count, dim = keys.memories.shape
     rows = max(BLOCK_ENTRIES // count, dim)
-    if is_transforming() or len(queries) <= rows:
-        return method(queries)
+    if is_transforming() or len(queries[0]) <= rows:
+        return method(*queries)
     again = partial(checkpoint, method, use_reentrant=False)
-    parts = map(again if torch.is_grad_enabled() else method, queries.split(rows))
+    blocks = zip(*(each.split(rows) for each in queries), strict=True)
+    parts = starmap(again if torch.is_grad_enabled() else method, blocks)
     return tuple(map(torch.cat, zip(*parts, strict=True)))
+
+
+def far_queries(queries: Tensor, centre: Tensor, beta: Tensor) -> Tensor | None:
+    """Return which queries (Q,) are so far off that products about the centre lose digits, if any.
+
+    Such are outliers beside a memory of theirs: their distance is a small difference.
+    """
+    if is_transforming() or queries.device.type == "mps":
+        return None
+    lengths = torch.linalg.vector_norm(queries.detach() - centre, dim=1)
+    far = lengths > math.sqrt(FLOAT64_LOGIT_LIMIT / beta.item())
+    return far if bool(far.any()) else None
+
+
+def split_far(
+    far: Tensor | None, near: Callable[..., Any], off: Callable[..., Any], *queries: Tensor
+) -> tuple[Tensor, ...]:
+    """Return a function of queries (Q, D), computed by another one for those that are far off."""
+    if far is None:
+        return tuple(near(*queries))
+    rows = [torch.nonzero(chosen)[:, 0] for chosen in (~far, far)]
+    parts = [
+        method(*(each[some] for each in queries))
+        for method, some in zip((near, off), rows, strict=True)
+    ]
+    back = torch.argsort(torch.cat(rows))
+    return tuple(torch.cat(each)[back] for each in zip(*parts, strict=True))
+
+
+def squares_apart(
+    x: Tensor, memories: Tensor, observed: Tensor | None = None, precision: Tensor | None = None
+) -> Tensor:
+    """Return squared distances from differences, exact to rounding. (Q, D), (n, D) -> (Q, n)
+
+    Coordinates may be observed (Q, D), and weighted by a precision (n, D).
+    """
+    squares = x.new_zeros(len(x), len(memories))
+    for d in range(x.shape[1]):
+        square = (x[:, d, None] - memories[:, d]).square()
+        square = square if precision is None else precision[:, d] * square
+        squares = squares + (square if observed is None else square * observed[:, d, None])
+    return squares
 
 
 def attention_logits(
@@ -144,13 +190,22 @@ def attention_logits(
 
 
 def plain_attention(
-    queries: Tensor, keys: Keys, bias: Tensor | None, beta: Tensor, metric: Metric
+    queries: Tensor,
+    keys: Keys,
+    bias: Tensor | None,
+    beta: Tensor,
+    metric: Metric,
+    observed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the log-sum-exp (Q,) and the mean about the centre (Q, D), by ordinary operations."""
-    logits, row, centred = _centred_logits(queries, keys, bias, beta, metric)
-    logsumexp = torch.logsumexp(logits, 1) + row
-    mean = torch.softmax(logits, 1) @ centred
-    return logsumexp.to(queries.dtype), mean.to(queries.dtype)
+    logits, row, centred = _centred_logits(queries, keys, bias, beta, metric, observed)
+    total, mean = pooled(logits, centred)
+    return (total + row).to(queries.dtype), mean.to(queries.dtype)
+
+
+def pooled(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-sum-exp (Q,) of logits (Q, N), and the mean of values (N, V): (Q, V)."""
+    return torch.logsumexp(logits, 1), torch.softmax(logits, 1) @ values
 
 
 def _centred_logits(
@@ -164,6 +219,11 @@ def _centred_logits(
     """Return logits (Q, N) without their term per query, that term (Q,), and centred memories."""
     if observed is not None:
         queries = torch.where(observed, queries, keys.centre)
+    if metric == "sqeuclidean" and far_queries(queries, keys.centre, beta) is not None:
+        queries, memories, beta = queries.double(), keys.memories.double(), beta.double()
+        logits = -beta * squares_apart(queries, memories, observed)
+        logits = logits if bias is None else logits + bias
+        return logits, queries.new_zeros(len(queries)), memories - keys.centre
     shifted, centre = shift(queries, keys, bias, beta, metric)
     inputs = (queries, keys.memories, beta, bias)
     graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)

@@ -126,7 +126,7 @@ def attend_sparse(
         conjugate = conjugate + top[:, 0] / separation.scale + beta * (block @ centre)
         return conjugate, weights @ values / weights.sum(1, keepdim=True)
 
-    conjugate, mean = in_blocks(attend, shifted, keys)
+    conjugate, mean = in_blocks(attend, keys, shifted)
     return SparseAttention(conjugate.to(queries.dtype), mean.to(queries.dtype))
 
 

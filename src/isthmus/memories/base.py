@@ -137,14 +137,6 @@ class Memory(Energy):
     def _template(self) -> Tensor:
         return self.memories
 
-    @abstractmethod
-    def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """Return one closed-form update that does not raise the energy. x: (..., D) -> (..., D)."""
-
-    @abstractmethod
-    def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Put the unobserved coordinates of x at their mean given the observed ones."""
-
     def _settings(self) -> dict[str, Any]:
         """Return the constructor's arguments after the memories, from attributes of their names."""
         names = list(inspect.signature(type(self)).parameters)[1:]
@@ -219,7 +211,6 @@ class Memory(Energy):
         return torch.cat([torch.zeros(0, dtype=torch.int64, device=x.device), *found])
 
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return memories, drawn in proportion to their weights. -> (n, D)"""
         weights = self._mixing_weights().detach()
         return self.memories.detach()[draw_index(weights, n, generator)]
 

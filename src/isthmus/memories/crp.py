@@ -165,7 +165,6 @@ class CRPMixture(ComponentMeans):
         return self._exactly(self._mixture()._score, x) / self.beta
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """Return one update of mean shift for unequal variances; it never raises the energy."""
         return self._exactly(self._mixture()._step, x, held)
 
     def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:

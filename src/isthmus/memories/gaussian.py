@@ -219,16 +219,12 @@ class GaussianMemory(MarginalMemory):
         apart = values - self.memories[:, known]
         return self.memories[:, ~known] + (slopes @ apart[..., None])[..., 0]
 
-    def _as_mixture(self) -> GaussianMemory:
-        """Return a memory of the same density that knows the :meth:`_part` of some coordinates."""
-        from isthmus.memories.mixture import Mixture
-
-        weights = self.log_mixing_weights.to(self.memories)
-        return self._alike(Mixture(self.memories, 0.5 / self.variance, weights))
-
     def _part(self, memories: Tensor, chosen: Tensor, **others: Any) -> GaussianMemory:
         """Return these kernels in some coordinates, a mask or indices, about other memories."""
-        return self._as_mixture()._part(memories, chosen, **others)
+        from isthmus.memories.mixture import Mixture
+
+        weights = {"log_weights": self.log_mixing_weights.to(self.memories)}
+        return self._alike(Mixture(memories, 0.5 / self.variance, **weights | others))
 
     def marginal(self, columns: Any) -> GaussianMemory:
         """Return the energy of some coordinates alone, in the given order: a memory of its kind.
@@ -318,7 +314,6 @@ class GaussianMemory(MarginalMemory):
         return -logsumexp / self.inverse_temperature
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """Move to the mean of the memories, weighted by responsibility and precision."""
         return self._step_and_energy(x, held)[0]
 
     def _step_and_energy(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -94,13 +94,15 @@ def grid_density(kde: GaussianKDE, cells_per_sigma: int, reach: float) -> Tabula
 
 def _corners(places: FloatArray, shape: tuple[int, ...]) -> Iterator[tuple[Any, FloatArray]]:
     """Yield the nodes about places (N, D), by their place in the flat table, with cubic weights."""
-    first = np.floor(places).astype(np.int64) - 1
-    t = places - first
+    first = np.floor(places.T).astype(np.int64) - 1
+    t = places.T - first
     outer, inner = (t - 1) * (t - 2), t * (t - 3)
     weights = [-outer * (t - 3) / 6, inner * (t - 2) / 2, -inner * (t - 1) / 2, outer * t / 6]
+    strides = np.array([*shape[1:], 1])
+    nodes = strides @ first
     for corner in product(range(4), repeat=len(shape)):
-        share = np.prod([weights[c][:, d] for d, c in enumerate(corner)], axis=0)
-        yield np.ravel_multi_index(tuple((first + corner).T), shape), share
+        shares = [weights[c][axis] for axis, c in enumerate(corner)]
+        yield nodes + strides @ corner, shares[0] if len(shares) == 1 else shares[0] * shares[1]
 
 
 def _binned(places: FloatArray, masses: FloatArray, shape: tuple[int, ...]) -> FloatArray:

@@ -13,7 +13,7 @@ from torch.special import scaled_modified_bessel_k0, scaled_modified_bessel_k1
 
 from isthmus.distribution import Laplace, Line
 from isthmus.kernel.attention import Attention
-from isthmus.kernel.logits import distance_logits, needs_float64
+from isthmus.kernel.logits import distance_logits, far_queries, needs_float64, squares_apart
 from isthmus.memories.base import MarginalMemory, keep_observed
 from isthmus.special import log_gamma_ratio
 from isthmus.validation import as_positive
@@ -70,6 +70,9 @@ class RadialKDE(MarginalMemory):
     def _squares(self, x: Tensor, memories: Tensor, observed: Tensor | None = None) -> Tensor:
         """Return squared distances over observed coordinates. (Q, D), (n, D) -> (Q, n)."""
         keys = self._keys()
+        known = x if observed is None else torch.where(observed, x, keys.centre)
+        if far_queries(known, keys.centre, 1 / self.bandwidth.square()) is not None:
+            return squares_apart(known.double(), memories.double(), observed)
         if needs_float64(x - keys.centre, keys, None, 1 / self.bandwidth.square(), "sqeuclidean"):
             x, memories = x.double(), memories.double()
         x, memories, mask = x - keys.centre, memories - keys.centre, None
@@ -264,12 +267,7 @@ class LaplaceKDE(RadialKDE):
 
     def _squares(self, x: Tensor, memories: Tensor, observed: Tensor | None = None) -> Tensor:
         # From differences, since rounding of products would show in the root near a memory.
-        squares = x.new_zeros(len(x), len(memories))
-        for d in range(self.dim):
-            apart = x[:, d, None] - memories[:, d]
-            apart = apart if observed is None else apart * observed[:, d, None]
-            squares = squares + apart.square()
-        return squares
+        return squares_apart(x, memories, observed)
 
     def _log_kernel(self, squares: Tensor, unseen: int | Tensor) -> Tensor:
         distances = _root(squares) / self.bandwidth

@@ -96,7 +96,6 @@ class ModernHopfield(AtBeta, GaussianMemory):
 
 
 def _on_sphere(memories: Any) -> Tensor:
-    """Return memories at unit length."""
     rows = as_points(memories, "memories")
     if not is_transforming() and not bool(rows.detach().any(-1).all()):
         raise InvalidInputError(

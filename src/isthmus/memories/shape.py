@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,15 @@ from torch import Tensor
 from isthmus.errors import InvalidInputError
 from isthmus.index.policy import Kernel, Pruning
 from isthmus.kernel.attention import Attention, attend_centred
-from isthmus.kernel.logits import Keys, attention_logits
+from isthmus.kernel.logits import (
+    Keys,
+    attention_logits,
+    far_queries,
+    in_blocks,
+    pooled,
+    split_far,
+    squares_apart,
+)
 from isthmus.validation import as_entries, is_transforming
 
 
@@ -107,12 +116,14 @@ class Shape:
             found = attend(z, self.keys, *kernel)
             force = move = found.mean - (z - self.keys.centre)
         else:
-            found = attend_centred(self._features(z), self.keys, 2 * self.half, self.bias, "dot")
-            pooled = found.mean + self.keys.centre
-            mean_precision = -2 * pooled[..., self.dim :]
+            flat = z.reshape(-1, self.dim)
+            total, mean = self._attend(flat)
+            mean = mean.reshape(*z.shape[:-1], mean.shape[1])
+            found = Attention(total.reshape(z.shape[:-1]), mean)
+            mean_precision = -2 * mean[..., self.dim :]
             if self.precision.ndim == 3:
                 mean_precision = mean_precision.unflatten(-1, (self.dim, self.dim))
-            force = pooled[..., : self.dim] - _times(mean_precision, z)
+            force = mean[..., : self.dim] - _times(mean_precision, z)
             if self.precision.ndim == 3:
                 move = torch.linalg.solve(mean_precision, force[..., None])[..., 0]
             else:
@@ -126,11 +137,68 @@ class Shape:
         logsumexp, force, target = (part.to(x.dtype) for part in parts)
         return Pull(logsumexp, force, target, precision)
 
+    def _far(self, z: Tensor) -> Tensor | None:
+        """Return which points (Q, D) are so far off that products lose digits, if any."""
+        largest = self.half if self.precision is None else 0.5 * self.precision.detach().amax()
+        return far_queries(z, torch.zeros_like(z[:1]), largest)
+
+    def _attend(
+        self, z: Tensor, seen: Tensor | None = None, values: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the log-sum-exp of the kernels, and the mean of values (N, V): (Q, V).
+
+        The values are linear parts and precisions by default.
+        """
+
+        def near(z: Tensor, *mask: Tensor) -> tuple[Tensor, ...]:
+            if values is None:
+                queries = self._features(z)
+                found = attend_centred(queries, self.keys, 2 * self.half, self.bias, "dot")
+                return found.logsumexp, found.mean + self.keys.centre
+            if mask:
+                return _pooled(*self._seen_features(z, *mask), self.log_weights, values)
+            if self.precision is not None:
+                return _pooled(self._features(z), self.keys.memories, self.bias, values)
+            wide = torch.float32 if z.device.type == "mps" else torch.float64
+            z, mapped = z.to(wide), self.mapped.to(wide)
+            bias = -0.5 * mapped.square().sum(1)
+            bias = bias if self.bias is None else bias + self.bias
+            total, mean = _pooled(z, mapped, bias, values)
+            return total - 0.5 * z.square().sum(-1), mean
+
+        def off(z: Tensor, *mask: Tensor) -> tuple[Tensor, ...]:
+            kept = self.keys.memories if values is None else values.double()
+            return pooled(self._logits_apart(z, *mask), kept)
+
+        masks = () if seen is None else (seen,)
+        return split_far(self._far(z), near, partial(in_blocks, off, self.keys), z, *masks)
+
+    def _logits_apart(self, z: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Return the logarithms of kernels from differences. (Q, D) -> (Q, N)"""
+        z, mapped, volume = z.double(), self.mapped.double(), z.new_zeros(())
+        if self.precision is None:
+            squares = squares_apart(z, mapped, seen)
+        elif self.precision.ndim == 3:
+            apart = z[:, None] - mapped
+            squares = torch.einsum("qnd,nde,qne->qn", apart, self.precision, apart)
+            volume = torch.linalg.slogdet(self.precision)[1]
+        else:
+            own = self.precision.expand_as(mapped)
+            squares = squares_apart(z, mapped, seen, own)
+            known = torch.ones_like(z[:1]) if seen is None else seen.to(own)
+            volume = known @ own.log().mT
+        logits: Tensor = 0.5 * (volume - squares)
+        return logits if self.log_weights is None else logits + self.log_weights
+
     def logits(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """Return the logarithms of kernels over the coordinates seen, up to a term per point."""
         z = self.to_round(x) if seen is None else torch.where(seen, self.to_round(x), 0.0)
         if self.precision is None:
             return attention_logits(z, self.keys, self.bias, self.half, "sqeuclidean", seen)
+        flat = z.reshape(-1, self.dim)
+        if self._far(flat) is not None:
+            mask = None if seen is None else seen.reshape(flat.shape)
+            return self._logits_apart(flat, mask).reshape(*z.shape[:-1], len(self.mapped))
         if seen is None:
             return attention_logits(self._features(z), self.keys, self.bias, 2 * self.half, "dot")
         queries, keys = self._seen_features(z, seen)
@@ -149,15 +217,9 @@ class Shape:
         return self.to_data(noise).to(dtype)
 
     def pooled(self, x: Tensor, values: Tensor) -> Attention:
-        """Return the log-sum-exp and the mean of values (N, V) over the memories. (..., V)"""
-        z = self.to_round(x)
-        if self.precision is None:
-            wide = torch.float32 if z.device.type == "mps" else torch.float64
-            z, mapped = z.to(wide), self.mapped.to(wide)
-            bias = -0.5 * mapped.square().sum(1)
-            bias = bias if self.bias is None else bias + self.bias
-            return _pooled(z, mapped, bias, values, 0.5 * z.square().sum(-1))
-        return _pooled(self._features(z), self.keys.memories, self.bias, values)
+        """Return the log-sum-exp and the mean of values (N, V) over the memories. (Q, V)"""
+        total, mean = self._attend(self.to_round(x), values=values)
+        return Attention(total, mean)
 
     def marginal(self, x: Tensor, seen: Tensor) -> Attention:
         """Return the log-sum-exp of normalised kernels over coordinates, and the mean about c."""
@@ -167,8 +229,10 @@ class Shape:
             found = attend_centred(z, self.keys, self.half, self.bias, "sqeuclidean", seen)
             mean = found.mean + self.keys.centre
         else:
-            found = _pooled(*self._seen_features(z, seen), self.log_weights, self.mapped)
-            mean = found.mean
+            flat, mask = z.reshape(-1, self.dim), seen.reshape(-1, self.dim)
+            parts = self._attend(flat, mask, self.mapped)
+            total, mean = (each.reshape((*z.shape[:-1], *each.shape[1:])) for each in parts)
+            found = Attention(total, mean)
         mean = (mean * self.root).to(x.dtype)
         return Attention((found.logsumexp - log_scale).to(x.dtype), mean)
 
@@ -188,14 +252,13 @@ def _times(precision: Tensor, z: Tensor) -> Tensor:
 
 
 def _pooled(
-    queries: Tensor, keys: Tensor, bias: Tensor | None, values: Tensor, row: Tensor | float = 0.0
-) -> Attention:
+    queries: Tensor, keys: Tensor, bias: Tensor | None, values: Tensor
+) -> tuple[Tensor, Tensor]:
     """Attend with values that are not the keys: more columns, in which queries are zero."""
-    padded = torch.cat([queries, queries.new_zeros(*queries.shape[:-1], values.shape[1])], -1)
+    padded = torch.cat([queries, queries.new_zeros(len(queries), values.shape[1])], 1)
     both = Keys(torch.cat([keys, values], 1))
     found = attend_centred(padded, both, queries.new_ones(()), bias, "dot")
-    mean = (found.mean + both.centre)[..., queries.shape[-1] :]
-    return Attention(found.logsumexp - row, mean)
+    return found.logsumexp, (found.mean + both.centre)[:, queries.shape[1] :]
 
 
 def root_of(covariance: Tensor, name: str = "covariance") -> Tensor:

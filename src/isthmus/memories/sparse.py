@@ -91,14 +91,11 @@ class SparseHopfield(AtBeta, Memory):
         return self._attend(x).mean - x
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """Move to the mean of the memories under the sparse weights."""
         return keep_observed(self._attend(x).mean, x, held)
 
     def _responsibilities(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Return the weight of each memory, often exactly zero."""
         logits = attention_logits(x, self._keys(), None, self.beta, "dot")
         return require_range(sparse_weights(logits, self._rule).to(x.dtype), "A logit")
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Put the unobserved coordinates of x at their update from the observed ones alone."""
         return keep_observed(self._attend(x).mean, x, seen)

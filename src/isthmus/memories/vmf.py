@@ -119,7 +119,6 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         return self.beta.to(x.dtype) * _length_left(x) * lengths, lengths
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Put the unobserved coordinates of x at their exact mean given the observed ones."""
         too_long = torch.linalg.vector_norm(x.detach(), dim=-1) > 1 + LENGTH_SLACK
         if outside := int((too_long & ~seen.all(-1)).sum()):
             raise OutsideSupportError(
