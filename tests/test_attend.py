@@ -87,27 +87,6 @@ def test_one_query_against_prepared_keys_matches_brute_force(metric, offset, thr
     np.testing.assert_allclose(found.mean, expected[1], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-@pytest.mark.parametrize("path", ["fused", "fallback"])
-def test_gradients_of_the_fused_paths_equal_the_plain_ones(path, dtype, metric, take_path):
-    queries, memories = draw(11, 3, dtype=dtype), draw(700, 3, seed=1, dtype=dtype)
-    bias, beta = some_bias(700).to(dtype), torch.tensor(0.6, dtype=dtype)
-    weights, direction = draw(11, seed=2, dtype=dtype), draw(11, 3, seed=3, dtype=dtype)
-
-    def results(chosen: str) -> tuple[Tensor, ...]:
-        take_path(chosen)
-        leaves = [t.clone().requires_grad_() for t in (queries, memories, bias, beta)]
-        found = attend(leaves[0], leaves[1], bias=leaves[2], beta=leaves[3], metric=metric)
-        loss = (weights * found.logsumexp).sum() + (direction * found.mean).sum()
-        return (*found, *torch.autograd.grad(loss, leaves))
-
-    tolerance = 1e-10 if dtype == DOUBLE else 2e-5
-    for found, expected in zip(results(path), results("plain"), strict=True):
-        assert found.dtype == expected.dtype
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-
-
 @pytest.mark.parametrize(
     ("metric", "hidden"), [*((each, False) for each in METRICS), ("sqeuclidean", True)]
 )
@@ -190,17 +169,6 @@ def test_no_matrix_of_queries_by_memories_is_ever_held(path, metric, take_path):
     assert entries_of_largest_tensor(both) <= max(QUERIES, MEMORIES) * 5
     take_path("plain")
     assert entries_of_largest_tensor(both) >= QUERIES * MEMORIES
-
-
-def test_energies_hold_no_such_matrix_either(make_gaussian, take_path):
-    take_path("fused")
-
-    def everything(queries: Tensor, memories: Tensor) -> Tensor:
-        energy = make_gaussian(memories)
-        return energy.energy(queries) + energy.score(queries).sum(1) + energy.log_prob(queries)
-
-    # CRPMixture has one more component than memories: the new cluster.
-    assert entries_of_largest_tensor(everything) <= (MEMORIES + 1) * 5
 
 
 def test_a_step_with_prepared_keys_makes_no_tensor_of_their_size(take_path):
