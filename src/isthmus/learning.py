@@ -25,21 +25,9 @@ from isthmus.deep.neural import Placed
 from isthmus.dynamics.retrieve import require_energy, require_pointwise, retrieve
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, UnsupportedOperationError
+from isthmus.incontext import objectives
 from isthmus.incontext.config import CheckedFields, cosine_at
 from isthmus.incontext.loop import TrainingRecipe, run, seeded, without_state
-from isthmus.incontext.objectives import (
-    FARTHEST,
-    BinaryNCE,
-    BranchLangevin,
-    Completion,
-    ContrastiveDivergence,
-    DenoisingScoreMatching,
-    EnergyProposal,
-    MaximumLikelihood,
-    PersistentContrastiveDivergence,
-    RankingNCE,
-    SlicedScoreMatching,
-)
 from isthmus.incontext.storage import Row, Weights
 from isthmus.memories import GaussianKDE, StudentMixture
 from isthmus.memories.base import Memory
@@ -54,7 +42,6 @@ OBJECTIVES = (
     "likelihood", "ranking", "binary", "contrastive", "persistent", "denoising", "sliced",
     "completion",
 )  # fmt: skip
-PLAIN = {"likelihood": MaximumLikelihood, "sliced": SlicedScoreMatching, "completion": Completion}
 # Every tenth row is held out, and there must be two of them.
 HELD_OUT, FEWEST_ROWS = 10, 20
 # A mixture covers rows of so many columns; above, classification against it is too easy.
@@ -154,7 +141,7 @@ class RowRecipe(TrainingRecipe):
         self.units = units or {}
         self.start = RowModel(energy, noise.center, noise.scale).state_dict()
         self.objective = settings.objective
-        if isinstance(self.objective, Completion):
+        if isinstance(self.objective, objectives.Completion):
             self.score_name = "held_out_completion"
         elif held.shape[1] > MOST_COLUMNS:
             self.score_name = "held_out_denoising"
@@ -172,12 +159,8 @@ class RowRecipe(TrainingRecipe):
                 groups.setdefault(unit, []).append(each)
                 if unit != 1:
                     each.register_hook(partial(torch.mul, unit))
-        return torch.optim.AdamW(
-            [{"params": parameters, "unit": unit} for unit, parameters in groups.items()],
-            weight_decay=0.0,
-            betas=(0.9, 0.99),
-            fused=True,
-        )
+        parameters = [{"params": each, "unit": unit} for unit, each in groups.items()]
+        return torch.optim.AdamW(parameters, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
 
     def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
         """Return the loss of a batch that the number of the update decides."""
@@ -190,24 +173,22 @@ class RowRecipe(TrainingRecipe):
 
     def held_out(self) -> Callable[[Any], float]:
         """Return the score of a network on held-out rows, with the same random numbers."""
-        generator = seeded(self.settings.seed, 2**40)
         if self.score_name == "held_out_nll":
-            return self._nats(generator)
+            return self._nats()
         loss_of = self.objective
         if self.score_name == "held_out_denoising":
-            loss_of = DenoisingScoreMatching(sigma=self.noise.sigma)
-        state = generator.get_state()
+            loss_of = objectives.DenoisingScoreMatching(sigma=self.noise.sigma)
 
         def score(network: RowModel) -> float:
-            generator.set_state(state)
+            generator = seeded(self.settings.seed, 2**40)
             return float(loss_of(network.eval(), self.held[:, None], generator).item())
 
         return score
 
-    def _nats(self, generator: torch.Generator) -> Callable[[RowModel], float]:
+    def _nats(self) -> Callable[[RowModel], float]:
         """Return the mean negative log-density of rows, with log Z by importance sampling."""
         noise, held = self.noise.mixture, self.held
-        draws = noise._sample(DRAWS, generator).to(held)
+        draws = noise._sample(DRAWS, seeded(self.settings.seed, 2**40)).to(held)
         log_noise, shift = noise._log_prob(draws), float(self.noise.scale.log().sum())
 
         @torch.no_grad()
@@ -265,22 +246,26 @@ class Noise:
 
     def objective(self, name: str) -> Any:
         """Return an objective with noise and steps that suit the rows."""
-        if name in PLAIN:
-            return PLAIN[name]()
         if name == "denoising":
-            return DenoisingScoreMatching(sigma=self.sigma, candidates=CANDIDATES)
+            return objectives.DenoisingScoreMatching(sigma=self.sigma, candidates=CANDIDATES)
         if name in ("ranking", "binary"):
-            kind = RankingNCE if name == "ranking" else BinaryNCE
-            return kind(candidates=CANDIDATES, proposal=EnergyProposal(self.mixture))
-        langevin = BranchLangevin(
-            steps=20, noise=self.sigma, step_size=self.sigma**2 / 2, clip=3 / self.sigma
-        )
-        near = GaussianKDE(self.rows, self.sigma)
-        start = EnergyProposal(near if name == "contrastive" else self.mixture)
-        chains = ContrastiveDivergence(candidates=1, sampler=langevin, proposal=start)
-        if name == "contrastive":
-            return chains
-        return PersistentContrastiveDivergence(chains=chains, refresh=0.05)
+            kind = objectives.RankingNCE if name == "ranking" else objectives.BinaryNCE
+            return kind(candidates=CANDIDATES, proposal=objectives.EnergyProposal(self.mixture))
+        if name in ("contrastive", "persistent"):
+            sigma, again = self.sigma, name == "persistent"
+            steps: Any = {"steps": 20, "noise": sigma, "step_size": sigma**2 / 2}
+            start = self.mixture if again else GaussianKDE(self.rows, sigma)
+            chains = objectives.ContrastiveDivergence(
+                candidates=1,
+                sampler=objectives.BranchLangevin(**steps, clip=3 / sigma),
+                proposal=objectives.EnergyProposal(start),
+            )
+            more = objectives.PersistentContrastiveDivergence
+            return more(chains=chains, refresh=0.05) if again else chains
+        if name == "completion":
+            return objectives.Completion()
+        likely = name == "likelihood"
+        return objectives.MaximumLikelihood() if likely else objectives.SlicedScoreMatching()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -456,8 +441,7 @@ def fit(
         rows=hashlib.sha256(rows.numpy().tobytes()).hexdigest(),
         seed=seed,
     )
-    recipe = RowRecipe(settings, energy, standard[:count], noise, names)
-    often = min(EVALUATE_EVERY, settings.updates)
+    recipe, often = RowRecipe(settings, energy, standard[:count], noise, names), EVALUATE_EVERY
     course: Any = {"log_every": often, "evaluate_every": often, "progress": progress}
     weights, history = run(recipe, out, accelerator="cpu", **course)
     trained = recipe.finished(weights)
@@ -519,7 +503,7 @@ def _is_bounded(energy: Energy, rows: Tensor, center: Tensor, scale: Tensor) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ends = retrieve(energy, rows, max_steps=100).state
-    left = int((((ends - center) / scale).abs().amax(dim=1) > FARTHEST).sum())
+    left = int((((ends - center) / scale).abs().amax(dim=1) > objectives.FARTHEST).sum())
     if left:
         warnings.warn(
             f"{left} of {len(rows)} descents left the data: the energy seems to have no lower "

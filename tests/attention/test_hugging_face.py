@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import randomized
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 
@@ -39,7 +40,7 @@ def _registered():
     transformers.AttentionMaskInterface.register("exact", transformers.masking_utils.eager_mask)
 
 
-def build(kind: str, randomize, **changes):
+def build(kind: str, **changes):
     config, model = {
         "gpt2": (transformers.GPT2Config, transformers.GPT2Model),
         "llama": (transformers.LlamaConfig, transformers.LlamaModel),
@@ -52,7 +53,7 @@ def build(kind: str, randomize, **changes):
     else:
         settings = config(**SMALL, **changes)
     settings._attn_implementation = "exact"
-    return randomize(model(settings), scale=0.4)
+    return randomized(model(settings), scale=0.4)
 
 
 KINDS = {
@@ -74,9 +75,9 @@ def blocks_of(model):
 
 
 @pytest.fixture(params=KINDS)
-def model(request, randomize):
+def model(request):
     kind, changes = KINDS[request.param]
-    return build(kind, randomize, **changes)
+    return build(kind, **changes)
 
 
 def run(model, **arguments):
@@ -99,9 +100,9 @@ def test_responsibilities_are_the_attention_weights_of_every_block(model):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama-grouped"])
-def test_padding_and_places_are_those_of_the_model(randomize, kind):
+def test_padding_and_places_are_those_of_the_model(kind):
     name, changes = KINDS[kind]
-    model = build(name, randomize, **changes)
+    model = build(name, **changes)
     seen = torch.ones(BATCH, LENGTH, dtype=torch.long)
     seen[0, :2] = 0  # padded on the left
     places = (seen.cumsum(1) - 1).clamp(min=0)
@@ -127,8 +128,8 @@ def test_padding_and_places_are_those_of_the_model(randomize, kind):
         ("qwen2", {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 0}),
     ],
 )
-def test_a_sliding_window_must_be_in_the_mask(randomize, kind, changes):
-    model = build(kind, randomize, num_key_value_heads=2, **changes)
+def test_a_sliding_window_must_be_in_the_mask(kind, changes):
+    model = build(kind, num_key_value_heads=2, **changes)
     states, weights = run(model)
     block = model.layers[1]
     with pytest.raises(InvalidInputError, match="window of 3 keys"):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import draw, randomized
 from torch import nn
 from torch.testing import assert_close
 
@@ -21,11 +22,9 @@ def reference(norm, attention, x, **masks):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("masked", [False, True])
-def test_converted_weights_give_equal_outputs(
-    make_norm, randomize, draw, kind, bias, need_weights, masked
-):
+def test_converted_weights_give_equal_outputs(make_norm, kind, bias, need_weights, masked):
     norm = make_norm(WIDTH)
-    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, bias=bias, batch_first=True), 3)
+    attention = randomized(nn.MultiheadAttention(WIDTH, HEADS, bias=bias, batch_first=True), 3)
     layer = kind.from_prenorm(norm, attention)
     x = draw(BATCH, LENGTH, WIDTH)
     masks = {}
@@ -50,10 +49,10 @@ def test_converted_weights_give_equal_outputs(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_forward_is_that_of_multihead_attention(randomize, draw, kind):
+def test_forward_is_that_of_multihead_attention(kind):
     """Layouts, averaging, cross-attention and masks for each head."""
-    norm = randomize(nn.LayerNorm(WIDTH))
-    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=False), 3)
+    norm = randomized(nn.LayerNorm(WIDTH))
+    attention = randomized(nn.MultiheadAttention(WIDTH, HEADS, batch_first=False), 3)
     layer = kind.from_prenorm(norm, attention)
     query, key = draw(LENGTH, BATCH, WIDTH), draw(4, BATCH, WIDTH, seed=2)
     value = draw(4, BATCH, WIDTH, seed=3)
@@ -75,7 +74,7 @@ def test_forward_is_that_of_multihead_attention(randomize, draw, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("need_weights", [True, False])
-def test_a_row_that_sees_nothing_is_not_nan_nor_are_its_gradients(draw, kind, need_weights):
+def test_a_row_that_sees_nothing_is_not_nan_nor_are_its_gradients(kind, need_weights):
     layer = kind(WIDTH, HEADS, batch_first=True).double()
     x = draw(BATCH, LENGTH, WIDTH).requires_grad_()
     hidden = torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
@@ -89,7 +88,7 @@ def test_a_row_that_sees_nothing_is_not_nan_nor_are_its_gradients(draw, kind, ne
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_saln_is_the_formula_of_the_draft(draw, norm):
+def test_saln_is_the_formula_of_the_draft(norm):
     """softmax(k_i . q + delta_i), delta_i one more coordinate of the key, written out."""
     layer = SALNAttention(WIDTH, HEADS, batch_first=True, norm=norm, eps=1e-3).double()
     assert not list(layer.norm.parameters())  # gamma is gone, and so is delta
@@ -111,8 +110,8 @@ def test_saln_is_the_formula_of_the_draft(draw, norm):
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_with_qk_norm_components_are_on_each_heads_own_sphere(randomize, draw, norm, masked):
-    layer = randomize(PreNormAttention(WIDTH, HEADS, batch_first=True, norm=norm, qk_norm=True))
+def test_with_qk_norm_components_are_on_each_heads_own_sphere(norm, masked):
+    layer = randomized(PreNormAttention(WIDTH, HEADS, batch_first=True, norm=norm, qk_norm=True))
     x = draw(BATCH, LENGTH, WIDTH)
     _, weights = layer(x, x, x, average_attn_weights=False, is_causal=masked)
     view = vmf_view(layer, x, is_causal=masked)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import draw, randomized
 from torch import nn
 from torch.testing import assert_close
 
@@ -16,7 +17,7 @@ DIMENSIONS = [2, 3, 10, 64, 1000, 10_000]
 CONCENTRATIONS = [1e-8, 1e-3, 0.7, 30.0, 1e4, 1e6]
 
 
-def on_sphere(draw, *shape: int, centred: bool = False, seed: int = 1) -> torch.Tensor:
+def on_sphere(*shape: int, centred: bool = False, seed: int = 1) -> torch.Tensor:
     points = draw(*shape, seed=seed)
     points = points - points.mean(-1, keepdim=True) if centred else points
     return nn.functional.normalize(points, dim=-1)
@@ -38,10 +39,10 @@ def mixture(directions, kappa, log_weight, queries=None, centred=False, mask=Non
 
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("dim", DIMENSIONS)
-def test_density_and_normalizer_are_sums_over_components(draw, dim, centred):
+def test_density_and_normalizer_are_sums_over_components(dim, centred):
     """From nearly uniform to nearly a point; one component's constant is tested with mpmath."""
-    directions = on_sphere(draw, len(CONCENTRATIONS), dim + centred, centred=centred)
-    near = directions + 1e-3 * on_sphere(draw, *directions.shape, centred=centred, seed=2)
+    directions = on_sphere(len(CONCENTRATIONS), dim + centred, centred=centred)
+    near = directions + 1e-3 * on_sphere(*directions.shape, centred=centred, seed=2)
     near = nn.functional.normalize(near, dim=-1)
     log_weight = torch.tensor([0.3, -2.0, 5.0, 0.0, 1.0, -4.0], dtype=DOUBLE)
     kappa = torch.tensor(CONCENTRATIONS, dtype=DOUBLE)
@@ -55,7 +56,7 @@ def test_density_and_normalizer_are_sums_over_components(draw, dim, centred):
     assert_close(view.log_prob()[0, 0], expected, rtol=1e-12, atol=1e-8)
 
 
-def test_the_density_of_a_layers_head_integrates_to_one(randomize, draw):
+def test_the_density_of_a_layers_head_integrates_to_one():
     """LayerNorm of three coordinates leaves a circle, RMSNorm of two another."""
     angle = 2 * math.pi * torch.arange(2000, dtype=DOUBLE) / 2000
     circle = torch.stack([angle.cos(), angle.sin()], 1)
@@ -63,7 +64,7 @@ def test_the_density_of_a_layers_head_integrates_to_one(randomize, draw):
     plane = nn.functional.normalize(plane, dim=1)
     for norm, points in ((nn.LayerNorm(3), circle @ plane), (nn.RMSNorm(2), circle)):
         attention = nn.MultiheadAttention(points.shape[1], 1, batch_first=True)
-        attention, norm = randomize(attention, 3, scale=0.8), randomize(norm)
+        attention, norm = randomized(attention, 3, scale=0.8), randomized(norm)
         view = vmf_view(norm, attention, draw(1, 5, points.shape[1]))
         total = view.log_prob(points).exp().mean(-1) * 2 * math.pi
         assert total.item() == pytest.approx(1, abs=1e-10)
@@ -74,8 +75,8 @@ def about_means(values: torch.Tensor) -> np.ndarray:
     return (values - values.mean(-1, keepdim=True)).flatten().numpy()
 
 
-def test_statistics_are_those_of_numpy_within_sequences(randomize, draw):
-    layer, x = randomize(PreNormAttention(12, 3, batch_first=True)), draw(4, 20, 12)
+def test_statistics_are_those_of_numpy_within_sequences():
+    layer, x = randomized(PreNormAttention(12, 3, batch_first=True)), draw(4, 20, 12)
     view = vmf_view(layer, x)
     report = entanglement(view)
     mass = view.log_weight - log_vmf_normalizer(view.sphere_dim, view.concentration)
@@ -95,8 +96,8 @@ def test_statistics_are_those_of_numpy_within_sequences(randomize, draw):
     assert report.n_keys == 80
 
 
-def test_keys_that_nobody_sees_do_not_count(randomize, draw):
-    layer, x = randomize(PreNormAttention(12, 3, batch_first=True)), draw(1, 20, 12)
+def test_keys_that_nobody_sees_do_not_count():
+    layer, x = randomized(PreNormAttention(12, 3, batch_first=True)), draw(1, 20, 12)
     padding = torch.zeros(1, 20, dtype=torch.bool)
     padding[:, 15:] = True
     masked = entanglement(vmf_view(layer, x, key_padding_mask=padding))

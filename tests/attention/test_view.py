@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers import draw, randomized
 from torch import nn
 from torch.testing import assert_close
 
@@ -59,9 +60,9 @@ MASKS = all_masks()
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", MASKS)
-def test_responsibilities_are_attention_weights(make_norm, randomize, draw, bias, kind):
+def test_responsibilities_are_attention_weights(make_norm, bias, kind):
     norm = make_norm(WIDTH)
-    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, bias=bias, batch_first=True), 3)
+    attention = randomized(nn.MultiheadAttention(WIDTH, HEADS, bias=bias, batch_first=True), 3)
     x = draw(BATCH, LENGTH, WIDTH)
     theirs, ours = MASKS[kind]
     view = vmf_view(norm, attention, x, **ours)
@@ -81,10 +82,10 @@ OPTIONS = {
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("kind", ["none", "boolean", "causal", "padding"])
-def test_every_setting_of_multihead_attention(randomize, draw, option, kind):
+def test_every_setting_of_multihead_attention(option, kind):
     settings = {"num_heads": HEADS, **OPTIONS[option]}
-    attention = randomize(nn.MultiheadAttention(WIDTH, batch_first=True, **settings), 3)
-    norm = randomize(nn.LayerNorm(WIDTH))
+    attention = randomized(nn.MultiheadAttention(WIDTH, batch_first=True, **settings), 3)
+    norm = randomized(nn.LayerNorm(WIDTH))
     x = draw(BATCH, LENGTH, WIDTH)
     theirs, ours = MASKS[kind]
     y = norm(x)
@@ -94,19 +95,19 @@ def test_every_setting_of_multihead_attention(randomize, draw, option, kind):
 
 
 @pytest.mark.parametrize("kdim", [5, WIDTH])
-def test_cross_attention_takes_its_keys_from_elsewhere(randomize, draw, kdim):
+def test_cross_attention_takes_its_keys_from_elsewhere(kdim):
     attention = nn.MultiheadAttention(WIDTH, HEADS, kdim=kdim, batch_first=True)
-    attention, norm = randomize(attention, 3), randomize(nn.LayerNorm(WIDTH))
+    attention, norm = randomized(attention, 3), randomized(nn.LayerNorm(WIDTH))
     x, memory = draw(BATCH, LENGTH, WIDTH), draw(BATCH, 4, kdim, seed=2)
     value = draw(BATCH, 4, WIDTH)
     _, weights = attention(norm(x), memory, value, average_attn_weights=False)
     assert_equal(vmf_view(norm, attention, x, key=memory).responsibilities(), weights)
 
 
-def test_layouts_of_the_layer_are_followed(randomize, draw):
-    norm, x = randomize(nn.LayerNorm(WIDTH)), draw(BATCH, LENGTH, WIDTH)
-    first = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
-    last = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=False), 3)
+def test_layouts_of_the_layer_are_followed():
+    norm, x = randomized(nn.LayerNorm(WIDTH)), draw(BATCH, LENGTH, WIDTH)
+    first = randomized(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
+    last = randomized(nn.MultiheadAttention(WIDTH, HEADS, batch_first=False), 3)
     expected = own_weights(norm, first, x)
     assert_equal(vmf_view(norm, last, x.transpose(0, 1)).responsibilities(), expected)
     assert_equal(vmf_view(norm, first, x[0]).responsibilities(), expected[:1])
@@ -114,8 +115,8 @@ def test_layouts_of_the_layer_are_followed(randomize, draw):
 
 
 @pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
-def test_a_whole_block_can_be_passed(randomize, draw, kind):
-    block = randomize(kind(WIDTH, HEADS, 16, norm_first=True, batch_first=True))
+def test_a_whole_block_can_be_passed(kind):
+    block = randomized(kind(WIDTH, HEADS, 16, norm_first=True, batch_first=True))
     x = draw(BATCH, LENGTH, WIDTH)
     expected = own_weights(block.norm1, block.self_attn, x)
     for view in (
@@ -127,10 +128,10 @@ def test_a_whole_block_can_be_passed(randomize, draw, kind):
 
 
 @pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
-def test_components_follow_the_corrected_theorem(randomize, draw, kind):
+def test_components_follow_the_corrected_theorem(kind):
     """E18 and E19, written out by hand for one head and one key at a time."""
-    norm = randomize(kind(WIDTH))
-    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
+    norm = randomized(kind(WIDTH))
+    attention = randomized(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
     x = draw(1, LENGTH, WIDTH)
     view = vmf_view(norm, attention, x)
     shift = norm.bias if kind is nn.LayerNorm else torch.zeros(WIDTH, dtype=DOUBLE)
@@ -153,9 +154,9 @@ def test_components_follow_the_corrected_theorem(randomize, draw, kind):
             assert_close(view.log_weight[0, head, i], log_weight)
 
 
-def test_a_row_that_sees_nothing_has_zeros_and_no_nan(randomize, draw):
-    norm = randomize(nn.LayerNorm(WIDTH))
-    attention = randomize(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
+def test_a_row_that_sees_nothing_has_zeros_and_no_nan():
+    norm = randomized(nn.LayerNorm(WIDTH))
+    attention = randomized(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), 3)
     x = draw(BATCH, LENGTH, WIDTH)
     hidden = torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
     hidden[2] = True
@@ -172,7 +173,7 @@ def test_a_row_that_sees_nothing_has_zeros_and_no_nan(randomize, draw):
     assert (unseen.log_prob() == -torch.inf).all()
 
 
-def test_keys_and_queries_without_a_direction_are_harmless(randomize, draw):
+def test_keys_and_queries_without_a_direction_are_harmless():
     norm = nn.LayerNorm(WIDTH).double()
     attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double()
     nn.init.zeros_(attention.in_proj_bias)

@@ -205,12 +205,6 @@ def test_attention_energy_and_transformer_step_are_those_of_the_paper():
         torch.testing.assert_close(layer(point.view(1, 4, 6))[0], point.view(4, 6) + 0.1 * force)
 
 
-def test_the_layer_trains():
-    layer = EnergyTransformer(8, heads=2, head_width=4, steps=2)
-    layer(torch.randn(3, 5, 8)).square().sum().backward()
-    assert all(torch.isfinite(each.grad).all() for each in layer.parameters())
-
-
 @pytest.mark.parametrize("name", MEMORIES)
 def test_networks_keep_the_contract_of_energies(name):
     memory = MEMORIES[name]

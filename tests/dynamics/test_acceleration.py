@@ -79,13 +79,3 @@ def test_retrieval_is_fast_where_two_patterns_are_about_to_merge(sigma: float) -
     assert_allclose(found.state, plain.state, atol=1e-6)
     assert found.converged.all()
     assert 10 * int(found.steps.max()) < int(plain.steps.max())
-
-
-def test_a_limit_on_updates_leaves_no_leap_unchecked() -> None:
-    memory = ist.GaussianKDE(torch.tensor([[-1.0], [1.0]], dtype=torch.float64), 1.01)
-    height = memory.energy(memory.memories)
-    for most in range(15):
-        found = ist.retrieve(memory, memory.memories, tol=0.0, max_steps=most)
-        assert found.steps.tolist() == [most, most]
-        assert (found.energy <= height + 1e-12).all()
-        height = found.energy

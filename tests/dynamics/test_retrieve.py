@@ -229,20 +229,6 @@ def test_an_energy_without_a_lower_bound_is_reported() -> None:
     assert found.memory is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-@pytest.mark.parametrize("gap", [1.9, 1.9999, 2.0, 2.01])
-def test_rows_that_converged_are_at_the_fixed_point_where_two_memories_merge(gap, dtype):
-    memories = torch.tensor([[-gap / 2], [gap / 2]], dtype=dtype)
-    start = torch.tensor([[0.02], [0.3], [gap / 2], [3.0]], dtype=dtype)
-    found = ist.retrieve(ist.GaussianKDE(memories, 1.0), start)
-    half, right = float(memories[1]), 0.0
-    if half > 1:  # an update goes from x to half * tanh(half * x)
-        right = optimize.brentq(lambda x: half * np.tanh(half * x) - x, 1e-6, half)
-    assert found.converged.all()
-    assert int(found.steps.max()) < 100
-    np.testing.assert_allclose(found.state[:, 0], right, atol=5e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_that_converged_are_near_a_fixed_point_found_by_newtons_method(dtype) -> None:
     """Random memories, two of them about two bandwidths apart, where updates slow down."""

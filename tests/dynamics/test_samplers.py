@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import Bowl, draw
+from helpers import Bowl, Gaussian, draw
 from scipy import stats
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from isthmus.errors import InvalidInputError, OutsideSupportError
 DOUBLE = torch.float64
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=DOUBLE)
 MEAN = torch.tensor([1.0, -2.0], dtype=DOUBLE)
+GAUSSIAN = Gaussian(COVARIANCE, MEAN)
 SAMPLERS = [Langevin(step_size=0.02), MALA(step_size=0.3), HMC(step_size=0.3, n_leapfrog=4)]
 SAMPLERS += [HMC(step_size=0.3, n_leapfrog=4, jitter=0.5), NUTS(0.3, max_depth=3)]
 EXACT_SAMPLERS = SAMPLERS[1:]
@@ -24,22 +25,6 @@ EXACT_SAMPLERS = SAMPLERS[1:]
 
 def name(sampler: object) -> str:
     return type(sampler).__name__ + ("-jitter" if getattr(sampler, "jitter", 0) else "")
-
-
-class Gaussian(Energy):
-    """N(MEAN, COVARIANCE) as an energy in units of 1 / beta; scores by autograd."""
-
-    def __init__(self, beta: float = 1.0) -> None:
-        super().__init__()
-        self.register_buffer("precision", torch.linalg.inv(COVARIANCE))
-        self.beta = beta
-
-    @property
-    def inverse_temperature(self) -> Tensor:
-        return torch.tensor(self.beta)
-
-    def energy(self, x: Tensor) -> Tensor:
-        return 0.5 * (((x - MEAN) @ self.precision) * (x - MEAN)).sum(-1) / self.beta
 
 
 class Quartic(Energy):
@@ -73,7 +58,7 @@ def exact_gaussian(n: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
 def test_moments_of_a_correlated_gaussian(sampler: Sampler) -> None:
     steps = 400 if isinstance(sampler, Langevin) else 15 if isinstance(sampler, NUTS) else 60
-    draws = run(sampler, Gaussian(), torch.zeros(20_000, 2, dtype=DOUBLE), steps)
+    draws = run(sampler, GAUSSIAN, torch.zeros(20_000, 2, dtype=DOUBLE), steps)
     torch.testing.assert_close(draws.mean(0), MEAN, atol=0.03, rtol=0)
     # Langevin's own bias at this step, about step / (2 * smallest variance), is within this.
     torch.testing.assert_close(draws.T.cov(), COVARIANCE, atol=0.04, rtol=0)
@@ -108,8 +93,8 @@ def test_rejections_leave_the_target_invariant_at_steps_too_coarse_for_langevin(
 @pytest.mark.parametrize("beta", [0.25, 4.0])
 def test_the_unit_of_the_energy_does_not_matter(sampler: Sampler, beta: float) -> None:
     start = torch.zeros(50, 2, dtype=DOUBLE)
-    expected = run(sampler, Gaussian(beta=1.0), start, 20)
-    torch.testing.assert_close(run(sampler, Gaussian(beta=beta), start, 20), expected)
+    expected = run(sampler, GAUSSIAN, start, 20)
+    torch.testing.assert_close(run(sampler, Gaussian(COVARIANCE, MEAN, beta), start, 20), expected)
 
 
 @pytest.mark.parametrize("kind", [MALA, HMC, NUTS])
@@ -173,9 +158,9 @@ def test_mala_proposes_what_langevin_does() -> None:
     settings = {"step_size": 0.2, "temperature": 3.0}
     start = exact_gaussian(100)
     state, info = MALA(**settings).step(
-        Gaussian(), MALA(**settings).init(Gaussian(), start), torch.Generator().manual_seed(0)
+        GAUSSIAN, MALA(**settings).init(GAUSSIAN, start), torch.Generator().manual_seed(0)
     )
-    moved = run(Langevin(**settings), Gaussian(), start, 1)
+    moved = run(Langevin(**settings), GAUSSIAN, start, 1)
     assert 0 < int(info.accepted.sum()) < 100
     torch.testing.assert_close(state.position, torch.where(info.accepted[:, None], moved, start))
 

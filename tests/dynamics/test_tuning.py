@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import Bowl, draw
+from helpers import Bowl, Gaussian, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -16,10 +16,6 @@ from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, ShapeError
 
 DOUBLE = torch.float64
-
-
-def bowl(scale: float, dim: int) -> Bowl:
-    return Bowl(dim, centre=scale, scale=scale)
 
 
 def agree(draws: Tensor, mean: Tensor, variance: Tensor) -> None:
@@ -35,7 +31,7 @@ def agree(draws: Tensor, mean: Tensor, variance: Tensor) -> None:
 @given(scale=st.sampled_from([1e-3, 1.0, 1e3]), dim=st.sampled_from([1, 3, 50]))
 @settings(max_examples=9, deadline=None, derandomize=True)
 def test_a_bowl_of_any_scale_is_sampled_without_a_sampler(scale: float, dim: int):
-    draws = ist.sample(bowl(scale, dim), 1500)
+    draws = ist.sample(Bowl(dim, scale, scale), 1500)
     ones = torch.ones(dim, dtype=DOUBLE)
     agree(draws / scale, ones, ones)
     whole = (draws.double() / scale - 1).square().sum(1)
@@ -51,7 +47,7 @@ def test_a_bowl_of_any_scale_is_sampled_without_a_sampler(scale: float, dim: int
     ],
 )
 def test_the_acceptance_rate_reaches_its_target(sampler, lowest: float, highest: float) -> None:
-    found = ist.sample_chains(bowl(0.01, 8), 40, sampler, chains=50, tune=True)
+    found = ist.sample_chains(Bowl(8, 0.01, 0.01), 40, sampler, chains=50, tune=True)
     assert lowest < float(found.acceptance.mean()) < highest
     assert type(found.sampler) is type(sampler)
     assert found.sampler.step_size != sampler.step_size
@@ -59,7 +55,7 @@ def test_the_acceptance_rate_reaches_its_target(sampler, lowest: float, highest:
 
 @pytest.mark.parametrize("dim", [1, 12])
 def test_tuned_langevin_has_a_small_bias(dim: int) -> None:
-    found = ist.sample_chains(bowl(100.0, dim), 1, ist.Langevin(), chains=2000, tune=True)
+    found = ist.sample_chains(Bowl(dim, 100.0, 100.0), 1, ist.Langevin(), chains=2000, tune=True)
     assert isinstance(found.sampler, ist.Langevin)
     assert found.sampler.step_size < 0.1 * 100.0**2
     assert float((found.flatten() / 100).var(0).mean()) == pytest.approx(1, abs=0.15 / dim**0.5)
@@ -110,24 +106,6 @@ def test_energies_that_are_no_function_of_single_points_are_refused(kind: str) -
     ):
         with pytest.raises(InvalidInputError, match=words.get(kind, "batch")):
             call()
-
-
-class Gaussian(Energy):
-    """N(mean, covariance), with the score in closed form."""
-
-    def __init__(self, covariance: Tensor, mean: float = 0.0) -> None:
-        super().__init__()
-        self.precision, self.mean = torch.linalg.inv(covariance), mean
-
-    @property
-    def dim(self) -> int:
-        return len(self.precision)
-
-    def energy(self, x: Tensor) -> Tensor:
-        return -0.5 * (self.score(x) * (x - self.mean)).sum(-1)
-
-    def score(self, x: Tensor) -> Tensor:
-        return -(x - self.mean) @ self.precision
 
 
 SAMPLERS = [None, ist.HMC(n_leapfrog=8, jitter=0.3), ist.NUTS()]

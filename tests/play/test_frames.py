@@ -154,6 +154,22 @@ def test_a_plane_far_from_the_origin_keeps_its_digits(ask, scene) -> None:
     np.testing.assert_array_equal(there["labels"], here["labels"])
 
 
+def test_a_network_learns_the_blurred_points_while_it_is_watched(ask, scene, monkeypatch) -> None:
+    monkeypatch.setattr("isthmus.play.energies.LEARNED_ROUNDS", 4)
+    expected = formula("kde", nodes(24, 20), scene)
+    near = expected < np.quantile(expected, 0.4)
+    agreement, training = [], []
+    for _ in range(4):
+        header, arrays = ask("frame", {"energy": "learned"}, columns=24, rows=20)
+        training.append(header["training"])
+        agreement.append(np.corrcoef(arrays["height"][near], expected[near])[0, 1])
+        ask("final", {"energy": "learned", "sigma": 1.0}, columns=8, rows=8)  # another page
+    assert training == [True, True, True, False]
+    assert agreement[-1] > agreement[0] + 0.1
+    _, arrays = ask("final", {"energy": "learned"}, columns=24, rows=20)
+    assert np.corrcoef(arrays["height"][near], expected[near])[0, 1] == pytest.approx(agreement[-1])
+
+
 def test_clusters_and_phases_are_those_of_the_library(ask, monkeypatch) -> None:
     monkeypatch.setattr("isthmus.play.frames.MOST_IN_PHASES", 24)
     rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """What tests of many rooms make their cases of."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import isthmus as ist
 
@@ -18,6 +18,15 @@ def signs(*shape: int, seed: int = 0) -> Tensor:
     return 2.0 * torch.randint(2, shape, generator=generator).double() - 1
 
 
+def randomized(module: nn.Module, seed: int = 0, scale: float = 0.5) -> nn.Module:
+    """Return the module in float64, without dropout, with parameters that are all random."""
+    module = module.double().eval()
+    with torch.no_grad():
+        for place, parameter in enumerate(module.parameters()):
+            parameter.copy_(scale * draw(*parameter.shape, seed=100 * seed + place))
+    return module
+
+
 class Bowl(ist.Energy):
     """N(centre, scale^2 I) by its energy alone; scores come from autograd."""
 
@@ -31,3 +40,26 @@ class Bowl(ist.Energy):
 
     def energy(self, x: Tensor) -> Tensor:
         return 0.5 * ((x - self.centre) / self.scale).square().sum(-1)
+
+
+class Gaussian(ist.Energy):
+    """N(mean, covariance), in units of 1 / beta, with the score in closed form."""
+
+    def __init__(self, covariance: Tensor, mean: Tensor | float = 0.0, beta: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("precision", torch.linalg.inv(covariance) / beta)
+        self.mean, self.beta = mean, beta
+
+    @property
+    def dim(self) -> int:
+        return len(self.precision)
+
+    @property
+    def inverse_temperature(self) -> Tensor:
+        return torch.tensor(self.beta)
+
+    def energy(self, x: Tensor) -> Tensor:
+        return -0.5 * (self.score(x) * (x - self.mean)).sum(-1)
+
+    def score(self, x: Tensor) -> Tensor:
+        return -(x - self.mean) @ self.precision

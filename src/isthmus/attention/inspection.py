@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,9 @@ def torch_heads(attention: Any, key: Tensor) -> Heads:
             f"The layer computes keys from {attention.kdim} coordinates (kdim), but got "
             f"{key.shape[-1]}. Pass the input of its keys as key=."
         )
+    query_weight, key_weight = attention.q_proj_weight, attention.k_proj_weight
     if attention.in_proj_weight is not None:
         query_weight, key_weight, _ = attention.in_proj_weight.chunk(3)
-    else:
-        query_weight, key_weight = attention.q_proj_weight, attention.k_proj_weight
     bias = attention.in_proj_bias
     query_bias, key_bias = (None, None) if bias is None else bias.chunk(3)[:2]
     keys = linear(key, key_weight, key_bias)
@@ -75,10 +75,9 @@ def is_hugging_face(attention: object) -> bool:
     return _class_of(attention) in ATTENTION
 
 
-def split_block(block: object) -> tuple[nn.Module, nn.Module] | None:
-    """Return a block's norm and attention, or None if it is not one of these."""
-    names = BLOCKS.get(_class_of(block))
-    return None if names is None else (getattr(block, names[0]), getattr(block, names[1]))
+def split_block(block: Any) -> list[nn.Module]:
+    """Return a block's norm and attention, or nothing if it is not one of these."""
+    return [getattr(block, name) for name in BLOCKS.get(_class_of(block), ())]
 
 
 def sliding_window(attention: Any) -> int | None:
@@ -87,8 +86,7 @@ def sliding_window(attention: Any) -> int | None:
         return None
     # Mistral has one for all layers; Qwen2 says for each.
     owner = attention.config if _class_of(attention) == "MistralAttention" else attention
-    window: int | None = getattr(owner, "sliding_window", None)
-    return window
+    return getattr(owner, "sliding_window", None)
 
 
 def hugging_face_heads(attention: Any, key: Tensor, position_ids: Tensor | None) -> Heads:
@@ -171,16 +169,14 @@ class Norm:
 
     def standardize(self, x: Tensor) -> Tensor:
         """Run the norm without gain and shift, rounded as the module itself rounds. (..., D)."""
-        neutral = {
-            name: torch.full_like(weight, float(name == "weight"))
-            for name, weight in self.module.named_parameters()
-        }
+        named = self.module.named_parameters()
+        neutral = {name: torch.full_like(each, float(name == "weight")) for name, each in named}
         standardized: Tensor = torch.func.functional_call(self.module, neutral, (x,))
         return standardized
 
 
-def read_norm(module: Any, like: Tensor) -> Norm:
-    """Return the parts of a norm, with gain and shift in the dtype and on the device of `like`."""
+def read_norm(module: Any, like: Tensor, width: int) -> Norm:
+    """Return the parts of a norm over `width` coordinates, in the dtype and place of `like`."""
     if isinstance(module, nn.LayerNorm):
         centred = True
     elif isinstance(module, nn.RMSNorm) or _class_of(module) in RMS_NORMS:
@@ -195,6 +191,11 @@ def read_norm(module: Any, like: Tensor) -> Norm:
     if len(shape) != 1:
         raise ShapeError(f"The norm is over the last {len(shape)} axes; it must be over one.")
     (dim,) = shape
+    if dim != width:
+        raise ShapeError(
+            f"The norm is over {dim} coordinates, but the attention takes {width}. Pass the norm "
+            "that stands in front of it."
+        )
     if dim < 1 + centred:
         raise ShapeError(f"A norm over {dim} coordinate{'s' * (dim != 1)} leaves no direction.")
     gain = like.new_ones(dim) if weight is None else weight.detach().to(like)
@@ -217,21 +218,21 @@ def merge_masks(
     """
     batch, n_heads, n_queries, n_keys = shape
     n_keys -= always_seen
-    merged: Tensor | None = None
+    masks = []
     if mask is not None:
-        merged = _additive(mask, "mask", like)
-        if merged.ndim == 3 and merged.shape[0] == batch * n_heads:
-            merged = merged.unflatten(0, (batch, n_heads))
-        merged = _fitting(merged, "mask", (batch, n_heads, n_queries, n_keys))
+        given = _additive(mask, "mask", like)
+        if given.ndim == 3 and given.shape[0] == batch * n_heads:
+            given = given.unflatten(0, (batch, n_heads))
+        masks.append(_fitting(given, "mask", (batch, n_heads, n_queries, n_keys)))
     if key_padding_mask is not None:
         padding = torch.atleast_2d(_additive(key_padding_mask, "key_padding_mask", like))
-        padding = _fitting(padding, "key_padding_mask", (batch, n_keys)).unflatten(0, (-1, 1, 1))
-        merged = padding if merged is None else merged + padding
+        padding = _fitting(padding, "key_padding_mask", (batch, n_keys))
+        masks.append(padding.unflatten(0, (-1, 1, 1)))
     if as_flag(is_causal, "is_causal"):
-        later = like.new_full((1, 1, n_queries, n_keys), -torch.inf).triu(1)
-        merged = later if merged is None else merged + later
-    if merged is None:
+        masks.append(like.new_full((1, 1, n_queries, n_keys), -torch.inf).triu(1))
+    if not masks:
         return None
+    merged = reduce(torch.add, masks)
     return pad(merged.expand(*merged.shape[:-1], n_keys), (0, always_seen))
 
 

@@ -79,15 +79,13 @@ class NormedAttention(nn.Module):
 
     def heads(self, key: Tensor) -> Heads:
         """Return the logits as a function of the last norm's output, for :func:`vmf_view`."""
-        whole, offset = self.project_keys(key), None
+        whole = self.project_keys(key)
         keys = whole[..., : self.head_dim]
-        if whole.shape[-1] > self.head_dim:
-            offset = whole[..., self.head_dim]
         if self.qk_norm:
             one = torch.eye(self.head_dim).to(keys).repeat(self.num_heads, 1)
             return Heads(one, None, keys, self.scale)
-        projection = self.query_proj
-        return Heads(projection.weight, projection.bias, keys, self.scale, log_offset=offset)
+        offset = whole[..., self.head_dim] if self.weighs else None
+        return Heads(self.query_proj.weight, self.query_proj.bias, keys, self.scale, offset)
 
     def forward(
         self,
@@ -118,11 +116,11 @@ class NormedAttention(nn.Module):
             raise ShapeError(
                 f"query, key and value must be (B, S, {self.embed_dim}) or (S, {self.embed_dim})."
             )
-        normed = [self.norm(inputs[0])]
-        for given, x in ((key, inputs[1]), (value, inputs[2])):
-            normed.append(normed[0] if given is query else self.norm(x))
-        queries, keys = self.factors(normed[0], normed[1])
-        values = split_heads(self.value_proj(normed[2]), self.num_heads)
+        normed = self.norm(inputs[0])
+        others = zip((key, value), inputs[1:], strict=True)
+        source, valued = (normed if given is query else self.norm(x) for given, x in others)
+        queries, keys = self.factors(normed, source)
+        values = split_heads(self.value_proj(valued), self.num_heads)
         shape = (len(queries), self.num_heads, queries.shape[-2], keys.shape[-2])
         rate = self.dropout if self.training else 0.0
         causal = as_flag(is_causal, "is_causal")
@@ -140,14 +138,11 @@ class NormedAttention(nn.Module):
                 queries, keys, values, mask, rate, is_causal=causal_only, scale=1.0
             )[..., : self.head_dim]
         output: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
         if unbatched:
-            output = output[0]
-        elif not self.batch_first:
-            output = output.transpose(0, 1)
-        if weights is not None:
-            weights = weights.mean(1) if average_attn_weights else weights
-            weights = weights[0] if unbatched else weights
-        return output, weights
+            return output[0], None if weights is None else weights[0]
+        return output if self.batch_first else output.transpose(0, 1), weights
 
     def extra_repr(self) -> str:
         """Return the settings shown by repr."""
@@ -156,8 +151,7 @@ class NormedAttention(nn.Module):
 
 def make_norm(kind: NormKind, dim: int, eps: float | None, affine: bool) -> nn.Module:
     """Return a LayerNorm or an RMSNorm over `dim` coordinates."""
-    as_choice(kind, "norm", ("layer", "rms"))
-    if kind == "rms":
+    if as_choice(kind, "norm", ("layer", "rms")) == "rms":
         return nn.RMSNorm(dim, eps=eps, elementwise_affine=affine)
     return nn.LayerNorm(dim, eps=as_number(eps, "eps", at_least=0), elementwise_affine=affine)
 
@@ -182,11 +176,7 @@ def read_source(
             "Only attention with kdim = vdim = embed_dim, and without add_bias_kv or "
             "add_zero_attn, can be converted: queries, keys and values share one norm."
         )
-    parts = read_norm(norm, attention.out_proj.weight)
-    if parts.dim != width:
-        raise ShapeError(
-            f"The norm is over {parts.dim} coordinates, but the attention takes {width}."
-        )
+    parts = read_norm(norm, attention.out_proj.weight, width)
     weights, bias = attention.in_proj_weight.detach(), attention.in_proj_bias
     biases = weights.new_zeros(len(weights)) if bias is None else bias.detach()
     names = ("embed_dim", "num_heads", "dropout", "batch_first")

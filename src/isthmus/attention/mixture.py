@@ -93,7 +93,16 @@ class VMFMixture:
     @property
     def mean_direction(self) -> Tensor:
         """Unit vectors m on the sphere, arbitrary where kappa is zero. (B, H, T, D)."""
-        return self._directions(self.coordinates, self.concentration)
+        directions = self.coordinates
+        if self.basis is not None:
+            basis = self.basis if directions.ndim == 4 else self.basis[:, None]
+            # A basis times a unit vector has unit length up to rounding.
+            directions = normalize(directions @ basis.mT, dim=-1)
+        somewhere = directions.new_zeros(self.dim)
+        somewhere[0] = 1
+        if self.centred:
+            somewhere[:2] = somewhere.new_tensor([1, -1]) / math.sqrt(2)
+        return torch.where(self.concentration[..., None] > 0, directions, somewhere)
 
     @property
     def log_mixing(self) -> Tensor:
@@ -163,19 +172,6 @@ class VMFMixture:
         masses = self._per_query(masses)
         return masses if self.mask is None else masses + self.mask
 
-    def _directions(self, coordinates: Tensor, concentration: Tensor) -> Tensor:
-        """(B, H, [S,] T, c) -> (B, H, [S,] T, D)."""
-        directions = coordinates
-        if self.basis is not None:
-            basis = self.basis if coordinates.ndim == 4 else self.basis[:, None]
-            # A basis times a unit vector has unit length up to rounding.
-            directions = normalize(coordinates @ basis.mT, dim=-1)
-        somewhere = directions.new_zeros(self.dim)
-        somewhere[0] = 1
-        if self.centred:
-            somewhere[:2] = somewhere.new_tensor([1, -1]) / math.sqrt(2)
-        return torch.where(concentration[..., None] > 0, directions, somewhere)
-
     def _as_points(self, points: Tensor) -> Tensor:
         """(..., Q, D) -> (B or 1, H or 1, Q, D)."""
         points = as_points(points, "points", like=self.query_direction)
@@ -187,20 +183,19 @@ class VMFMixture:
         n_queries = self.query_direction.shape[-2]
         if not self.is_shared and points.shape[-2] not in (1, n_queries):
             raise ShapeError(
-                f"Each of the {n_queries} queries has a mixture of its own, so there must be "
-                f"{n_queries} points, one for each, or one for all, not {points.shape[-2]}."
+                f"Each of the {n_queries} queries has a mixture of its own: pass {n_queries} "
+                f"points, one for each, or one for all, not {points.shape[-2]}."
             )
         if points.ndim == 3:
             return points[:, None]
         return points if points.ndim == 4 else points[None, None]
 
     def __repr__(self) -> str:
-        batch = self.query_direction.shape[0]
+        batch, n_queries = self.query_direction.shape[0], self.query_direction.shape[-2]
+        _, n_heads, *_, n_keys = self.concentration.shape
         return (
-            f"VMFMixture({f'{batch} sequences, ' if batch > 1 else ''}"
-            f"{self.concentration.shape[1]} heads, {self.concentration.shape[-1]} components, "
-            f"{self.query_direction.shape[-2]} queries, "
-            f"on a sphere in {self.sphere_dim} dimensions)"
+            f"VMFMixture({f'{batch} sequences, ' if batch > 1 else ''}{n_heads} heads, {n_keys} "
+            f"components, {n_queries} queries, on a sphere in {self.sphere_dim} dimensions)"
         )
 
 

@@ -8,18 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isthmus.attention.inspection import (
-    SUPPORTED,
-    Heads,
-    Norm,
-    hugging_face_heads,
-    is_hugging_face,
-    merge_masks,
-    read_norm,
-    sliding_window,
-    split_block,
-    torch_heads,
-)
+from isthmus.attention import inspection
+from isthmus.attention.inspection import Heads, Norm
 from isthmus.attention.layers import NormedAttention
 from isthmus.attention.mixture import VMFMixture
 from isthmus.errors import InvalidInputError, ShapeError, UnsupportedOperationError
@@ -92,23 +82,18 @@ def vmf_view(
         norm, attention, x = _from_block(norm, attention, x)
     if x is None:
         raise InvalidInputError("Call vmf_view(norm, attention, x), or vmf_view(block, x).")
-    if is_hugging_face(attention):
+    if inspection.is_hugging_face(attention):
         width = int(attention.config.hidden_size)
     elif isinstance(attention, nn.MultiheadAttention | NormedAttention):
         width = attention.embed_dim
     else:
         raise _unsupported(attention)
     weight = as_tensor(next(attention.parameters()).detach(), "The attention's weights")
-    parts = read_norm(norm, weight)
+    parts = inspection.read_norm(norm, weight, width)
     x = _as_batch(x, attention, weight)
-    if x.shape[-1] != parts.dim:
-        raise ShapeError(f"x has {x.shape[-1]} coordinates, but the norm is over {parts.dim}.")
-    if parts.dim != width:
-        raise ShapeError(
-            f"The norm is over {parts.dim} coordinates, but the attention takes {width}. "
-            "Pass the norm that stands in front of it."
-        )
-    window = sliding_window(attention)
+    if x.shape[-1] != width:
+        raise ShapeError(f"x has {x.shape[-1]} coordinates, but the norm is over {width}.")
+    window = inspection.sliding_window(attention)
     if window is not None and mask is None and x.shape[1] > window:
         raise InvalidInputError(
             f"This layer uses a sliding window of {window} keys, which is_causal does not include. "
@@ -121,18 +106,19 @@ def vmf_view(
     if isinstance(attention, NormedAttention) and attention.qk_norm:
         # Heads norm their queries once more, so that each has a sphere of its own.
         x = attention.project_queries(normed)
-        parts = read_norm(attention.query_norm, weight)
+        parts = inspection.read_norm(attention.query_norm, weight, attention.head_dim)
     heads: Heads
-    if is_hugging_face(attention):
-        heads = hugging_face_heads(attention, source, position_ids)
+    if inspection.is_hugging_face(attention):
+        heads = inspection.hugging_face_heads(attention, source, position_ids)
     elif position_ids is not None:
         raise UnsupportedOperationError("position_ids are for layers with rotary positions only.")
     elif isinstance(attention, NormedAttention):
         heads = attention.heads(source)
     else:
-        heads = torch_heads(attention, source)
+        heads = inspection.torch_heads(attention, source)
     shape = (x.shape[0], heads.keys.shape[1], x.shape[-2], heads.keys.shape[-2])
-    merged = merge_masks(mask, key_padding_mask, is_causal, shape, weight, heads.always_seen)
+    masks = mask, key_padding_mask, is_causal
+    merged = inspection.merge_masks(*masks, shape, weight, heads.always_seen)
     if merged is not None and not bool((merged < torch.inf).all()):
         raise InvalidInputError("The mask has NaN or +inf; it may have finite numbers and -inf.")
     return _mixture(parts, parts.standardize(x), heads, merged)
@@ -181,25 +167,26 @@ def _from_block(block: Any, second: Any, third: Any) -> tuple[Any, nn.Module, An
         if not block.norm_first:
             raise UnsupportedOperationError(
                 f"This {type(block).__name__} applies its norm after attention (norm_first=False), "
-                f"so its queries do not lie on a sphere. {SUPPORTED}"
+                f"so its queries do not lie on a sphere. {inspection.SUPPORTED}"
             )
         return block.norm1, block.self_attn, x
     if isinstance(block, NormedAttention):
         return block.norm, block, x
-    if (found := split_block(block)) is not None:
-        return *found, x
-    raise _unsupported(block)
+    if not (parts := inspection.split_block(block)):
+        raise _unsupported(block)
+    return *parts, x
 
 
 def _unsupported(module: object) -> UnsupportedOperationError:
     return UnsupportedOperationError(
-        f"{type(module).__name__}, without a norm in front of it, is not supported. {SUPPORTED}"
+        f"{type(module).__name__}, without a norm in front of it, is not supported. "
+        f"{inspection.SUPPORTED}"
     )
 
 
 def _key_source(key: Any, attention: Any, like: Tensor) -> Tensor:
     """Return the input of the keys of cross-attention. (B, T, kdim)."""
-    if is_hugging_face(attention):
+    if inspection.is_hugging_face(attention):
         raise UnsupportedOperationError(
             "Cross-attention is read from nn.MultiheadAttention, PreNormAttention and "
             "SALNAttention only: leave out key."

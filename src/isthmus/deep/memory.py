@@ -39,6 +39,16 @@ def lowered(
     return torch.where(worse[..., None], x, new), torch.where(worse, height, reached)
 
 
+def gradient_of(energy: Callable[[Tensor], Tensor], g: Tensor) -> Tensor:
+    """Return the gradient of energies in activations, with a graph if gradients are on."""
+    grad = torch.is_grad_enabled()
+    with torch.enable_grad():
+        g = g if grad and g.requires_grad else g.detach().requires_grad_()
+        options: Any = {"create_graph": grad, "materialize_grads": True}
+        (gradient,) = torch.autograd.grad(energy(g).sum(), g, **options)
+    return gradient
+
+
 @final
 class DeepMemory(Energy):
     r"""A hierarchical associative memory: layers of neurons, joined by synapses in any graph.
@@ -112,14 +122,10 @@ class DeepMemory(Energy):
         return sum(self.sizes)
 
     def _settings(self) -> dict[str, Any]:
-        layers = [
-            [name, list(each.shape), each.lagrangian, each.beta]
-            for name, each in self.layers.items()
-        ]
-        synapses = [
-            [type(each).__name__, list(each.layers), each.settings] for each in self._synapses()
-        ]
-        return {"layers": layers, "synapses": synapses}
+        named, synapses = self.layers.items(), self._synapses()
+        layers = [[name, list(each.shape), each.lagrangian, each.beta] for name, each in named]
+        kinds = [[type(each).__name__, list(each.layers), each.settings] for each in synapses]
+        return {"layers": layers, "synapses": kinds}
 
     @classmethod
     def _restored(cls, settings: dict[str, Any]) -> DeepMemory:
@@ -151,28 +157,12 @@ class DeepMemory(Energy):
 
     def _input(self, name: str, activations: dict[str, Tensor]) -> Tensor:
         """Return -dE_s/dg of one layer: (..., shape)."""
-        grad = torch.is_grad_enabled()
-        with torch.enable_grad():
-            own = activations[name]
-            if not own.requires_grad or not grad:
-                own = own.detach().requires_grad_()
-            known = {**activations, name: own}
-            total = self._synaptic(known, name).sum()
-            (gradient,) = torch.autograd.grad(total, own, create_graph=grad, materialize_grads=True)
-        return -gradient
-
-    def _synaptic(self, activations: dict[str, Tensor], name: str | None = None) -> Tensor:
-        """Return the energy of all synapses, or of those of one layer: (...)."""
-        energies = [
-            each.energy(*(activations[layer] for layer in each.layers))
-            for each in self._synapses()
-            if name is None or name in each.layers
-        ]
-        return torch.stack(energies).sum(0)
+        own = [each for each in self._synapses() if name in each.layers]
+        return -gradient_of(lambda g: _total(own, {**activations, name: g}), activations[name])
 
     def _energy(self, x: Tensor) -> Tensor:
         states, activations = self.states(x), self.activations(x)
-        total = self._synaptic(activations)
+        total = _total(self._synapses(), activations)
         for name, neurons in self.layers.items():
             total = total + neurons.energy(states[name], activations[name])
         return total
@@ -201,6 +191,12 @@ class DeepMemory(Energy):
     def over(self, *names: str, sweeps: int = 8) -> VisibleMemory:
         """Return the energy of some layers, with the others at rest given them."""
         return VisibleMemory(self, *names, sweeps=sweeps)
+
+
+def _total(synapses: list[Synapse], activations: dict[str, Tensor]) -> Tensor:
+    """Return the energy of synapses: (...)."""
+    energies = [each.energy(*map(activations.__getitem__, each.layers)) for each in synapses]
+    return torch.stack(energies).sum(0)
 
 
 @final

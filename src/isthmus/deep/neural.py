@@ -26,16 +26,17 @@ class Placed(Energy):
     """An energy of points that it shifts and scales; :func:`isthmus.fit` chooses by the rows."""
 
     is_placed = False
+    whitens = False
     center: Tensor
     inverse: Tensor
     """The inverse of the scale of each coordinate, or of a lower triangular matrix."""
 
-    def place_at(self, rows: Tensor, whitened: bool = False) -> None:
+    def place_at(self, rows: Tensor) -> None:
         """Shift by the mean of rows (n, D); divide by deviations, or a factor of the covariance."""
         deviation, center = torch.std_mean(rows.double(), dim=0)
         scale = torch.where(deviation > 0, deviation, 1.0)
         inverse = 1 / scale
-        if whitened:
+        if self.whitens:
             standard = (rows.double() - center) / scale
             covariance = standard.mT @ standard / len(rows)
             ridge = LEAST_VARIANCE * torch.eye(len(scale), dtype=torch.float64)
@@ -52,9 +53,8 @@ class Placed(Energy):
         return 1 / float(self.inverse.abs().max())
 
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor:
-        shape = n, cast(int, self.dim)
-        noise = torch.randn(shape, generator=generator, dtype=self.center.dtype)
-        noise = noise.to(self.center.device)
+        options: Any = {"generator": generator, "dtype": self.center.dtype}
+        noise = torch.randn(n, self.dim, **options).to(self.center.device)
         if self.inverse.ndim < 2:
             return self.center + noise / self.inverse
         return self.center + torch.linalg.solve(self.inverse, noise.mT).mT
@@ -108,6 +108,7 @@ class NeuralEnergy(Placed):
         self.width = width = as_count(width, "width")
         self.depth = depth = as_count(depth, "depth")
         self.image = None
+        self.whitens = image is None and FEW_COORDINATES < dim <= MANY_COORDINATES
         if image is not None:
             sides = np.asarray(as_numbers(image, "image"))
             if sides.shape != (3,) or sides.prod() != dim:
@@ -157,11 +158,6 @@ class NeuralEnergy(Placed):
         if is_whitened:
             energy.inverse = torch.empty(energy.dim, energy.dim)
         return energy
-
-    def place_at(self, rows: Tensor, whitened: bool | None = None) -> None:
-        """Put the quadratic term where rows (n, D) are."""
-        some = self.image is None and FEW_COORDINATES < self._dim <= MANY_COORDINATES
-        super().place_at(rows, some if whitened is None else whitened)
 
     def _features(self, z: Tensor) -> Tensor:
         """Return what the first layer reads of standardised points (..., D)."""

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from isthmus.deep.memory import lowered
+from isthmus.deep.memory import gradient_of, lowered
 from isthmus.deep.neurons import EPSILON
 from isthmus.deep.synapses import attention_energy
 from isthmus.energy import Energy
@@ -53,9 +53,6 @@ class EnergyTransformerBlock(Energy):
 
     has_step = True
     _is_pointwise = True
-    key: Tensor
-    query: Tensor
-    patterns: Tensor
 
     def __init__(
         self,
@@ -74,15 +71,14 @@ class EnergyTransformerBlock(Energy):
         self.heads, self.head_width = as_count(heads, "heads"), as_count(head_width, "head_width")
         self.memories = 4 * width if memories is None else as_count(memories, "memories")
         self.step_size = as_number(step_size, "step_size", above=0)
-        shapes = {
-            "key": (self.heads, self.head_width, width),
-            "query": (self.heads, self.head_width, width),
-            "patterns": (self.memories, width),
-        }
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(as_count(seed, "seed", at_least=0))
-            for name, shape in shapes.items():
-                self.register_parameter(name, nn.Parameter(torch.randn(shape) / math.sqrt(width)))
+        generator = torch.Generator().manual_seed(as_count(seed, "seed", at_least=0))
+
+        def drawn(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(*shape, width, generator=generator) / math.sqrt(width))
+
+        self.key = drawn(self.heads, self.head_width)
+        self.query = drawn(self.heads, self.head_width)
+        self.patterns = drawn(self.memories)
         self.gain = nn.Parameter(torch.ones(()))
         self.shift = nn.Parameter(torch.zeros(width))
 
@@ -115,13 +111,7 @@ class EnergyTransformerBlock(Energy):
 
     def direction(self, tokens: Tensor) -> Tensor:
         """Return -dE/dg of tokens (..., N, width), in which they move."""
-        grad = torch.is_grad_enabled()
-        with torch.enable_grad():
-            g = self.normalized(tokens)
-            g = g if grad and g.requires_grad else g.detach().requires_grad_()
-            total = self.activation_energy(g).sum()
-            (gradient,) = torch.autograd.grad(total, g, create_graph=grad)
-        return -gradient
+        return -gradient_of(self.activation_energy, self.normalized(tokens))
 
     def _split(self, x: Tensor) -> Tensor:
         if x.shape[-1] % self.width:
@@ -172,14 +162,8 @@ class EnergyTransformer(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.block = EnergyTransformerBlock(
-            width,
-            heads=heads,
-            head_width=head_width,
-            memories=memories,
-            step_size=step_size,
-            seed=seed,
-        )
+        sizes: Any = {"heads": heads, "head_width": head_width, "memories": memories}
+        self.block = EnergyTransformerBlock(width, **sizes, step_size=step_size, seed=seed)
         self.steps = as_count(steps, "steps", at_least=0)
 
     def forward(self, x: Tensor) -> Tensor:

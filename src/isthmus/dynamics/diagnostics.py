@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isthmus.energy import as_given
-from isthmus.errors import InvalidInputError, ShapeError
+from isthmus.errors import ShapeError
 from isthmus.validation import as_tensor, require_finite
 
 # A variance needs two draws, and a chain is cut in two.
@@ -124,15 +124,10 @@ def _variances(halves: Tensor) -> tuple[Tensor, Tensor]:
 def _halves(draws: Any) -> Tensor:
     """Return each chain cut in two, in double precision: (draws // 2, 2 * chains, D)."""
     draws = as_tensor(draws, "draws")
-    if draws.ndim != 3:
+    if draws.ndim != 3 or 0 in draws.shape or draws.shape[0] < FEWEST_DRAWS:
         raise ShapeError(
-            f"draws must have shape (draws, chains, D), not {tuple(draws.shape)}. "
-            "For a single chain of one coordinate, use draws[:, None, None]."
-        )
-    if 0 in draws.shape or draws.shape[0] < FEWEST_DRAWS:
-        raise InvalidInputError(
-            f"draws has shape {tuple(draws.shape)}: diagnostics need at least {FEWEST_DRAWS} draws "
-            "of at least one chain and one coordinate."
+            f"draws must have shape (draws, chains, D), with at least {FEWEST_DRAWS} draws, not "
+            f"{tuple(draws.shape)}. For a single chain of one coordinate, use draws[:, None, None]."
         )
     require_finite(draws, "draws", "Chains that diverged have no diagnostics.")
     half = draws.shape[0] // 2

@@ -14,16 +14,19 @@ from isthmus.validation import as_count
 
 # A point whose Hamiltonian is this far above the start has diverged.
 LARGEST_ERROR = 1000.0
+# Trees of up to this depth are grown before they are looked at.
+BLOCK = 3
 
 
-class _Subtree(NamedTuple):
-    """A trajectory of 2^depth leapfrogs from one edge, for each chain."""
+class _Tree(NamedTuple):
+    """A trajectory of 2^depth leapfrogs from one edge, for each chain; points are as in `step`."""
 
+    begin: Tensor
     end: Tensor
     proposal: Tensor
     log_weight: Tensor
     acceptance: Tensor
-    leaves: Tensor
+    leaves: int
     stopped: Tensor
 
 
@@ -83,7 +86,8 @@ class NUTS(Hamiltonian):
         for depth in range(self.max_depth):
             forward = noise(origin[active], generator, torch.rand) < 0.5
             edge = torch.where(forward[:, None], right[active], left[active])
-            tree = self._grow(energy, edge, forward, depth, origin[active], generator)
+            sign = torch.where(forward, 1.0, -1.0).to(edge)[:, None]
+            tree = self._grow(energy, edge, sign, depth, origin[active], generator)
             acceptance[active] += tree.acceptance
             leaves[active] += tree.leaves
             kept, before = ~tree.stopped, log_weight[active]
@@ -104,50 +108,49 @@ class NUTS(Hamiltonian):
         self,
         energy: Energy,
         edge: Tensor,
-        forward: Tensor,
+        sign: Tensor,
         depth: int,
         origin: Tensor,
         generator: torch.Generator,
-    ) -> _Subtree:
-        """Follow 2^depth leapfrogs from the edge, and draw one of their points.
+    ) -> _Tree:
+        """Follow 2^depth leapfrogs from the edge in time of a sign, and draw one of their points.
 
-        Leaf n begins balanced parts of the tree if it is even, and ends some if it is odd. The
-        leaves that began the parts which are open are kept by the number of ones in n >> 1.
+        A tree is stopped if one of its balanced parts turns back, or one of its points diverged.
         """
-        sign = torch.where(forward, 1.0, -1.0).to(origin)
-        point = proposal = edge
-        log_weight = torch.full_like(origin, -torch.inf)
-        acceptance, leaves = torch.zeros_like(origin), torch.zeros_like(origin)
-        stopped = torch.zeros_like(forward)
-        began = [edge] * (depth + 1)
-        for leaf in range(2**depth):
-            point = torch.where(stopped[:, None], point, self._leaf(energy, point, sign[:, None]))
-            log_ratio = (origin - self._hamiltonian(energy, point)).nan_to_num(nan=-torch.inf)
-            acceptance = acceptance + torch.where(stopped, 0.0, log_ratio.clamp(max=0).exp())
-            leaves = leaves + ~stopped
-            total = torch.logaddexp(log_weight, log_ratio)
-            share = (log_ratio - total).exp()
-            taken = ~stopped & (noise(share, generator, torch.rand) < share)
-            proposal = torch.where(taken[:, None], point, proposal)
-            log_weight = torch.where(stopped, log_weight, total)
-            stopped = stopped | (log_ratio < -LARGEST_ERROR)
-            last = (leaf >> 1).bit_count()
-            if leaf % 2 == 0:
-                began[last] = point
-            else:
-                ended = (leaf ^ (leaf + 1)).bit_count() - 1
-                for number in range(last - ended + 1, last + 1):
-                    stopped = stopped | self._turns(began[number], point, sign)
-            if bool(stopped.all()):
-                break
-        return _Subtree(point, proposal, log_weight, acceptance, leaves, stopped)
-
-    def _leaf(self, energy: Energy, point: Tensor, sign: Tensor) -> Tensor:
-        """Return the points one leapfrog ahead; the energy is infinite where they are lost."""
-        *moved, finite = self._leapfrog(energy, *_parts(point)[:3], self.step_size * sign)
-        value = energy._energy(moved[0])
-        value = torch.where(finite & torch.isfinite(value), value, torch.inf)
-        return torch.cat([*moved, value[:, None]], 1)
+        if depth > BLOCK:
+            first = self._grow(energy, edge, sign, depth - 1, origin, generator)
+            if bool(first.stopped.all()):
+                return first
+            second = self._grow(energy, first.end, sign, depth - 1, origin, generator)
+            log_weight = torch.logaddexp(first.log_weight, second.log_weight)
+            share = (second.log_weight - log_weight).exp()
+            taken = noise(share, generator, torch.rand) < share
+            stopped = first.stopped | second.stopped | self._turns(first.begin, second.end, sign)
+            proposal = torch.where(taken[:, None], second.proposal, first.proposal)
+            acceptance = first.acceptance + second.acceptance
+            leaves = first.leaves + second.leaves
+            return _Tree(first.begin, second.end, proposal, log_weight, acceptance, leaves, stopped)
+        *moved, _ = _parts(edge)
+        points, known = [], []
+        for _ in range(2**depth):
+            *moved, finite = self._leapfrog(energy, *moved, self.step_size * sign)
+            points.append(torch.cat(moved, 1))
+            known.append(finite)
+        rows = torch.stack(points)  # (leaves, chains, 3 D)
+        positions = rows[..., : edge.shape[1] // 3].flatten(0, 1)
+        value = energy._energy(positions).view(rows.shape[:-1])
+        value = torch.where(torch.stack(known) & torch.isfinite(value), value, torch.inf)
+        rows = torch.cat([rows, value[..., None]], -1)
+        log_ratio = (origin - self._hamiltonian(energy, rows)).nan_to_num(nan=-torch.inf)
+        # The largest of log-weights with Gumbel noise is a draw in proportion to the weights.
+        gumbel = -(-noise(log_ratio, generator, torch.rand).log()).log()
+        drawn = (log_ratio + gumbel).argmax(0)
+        stopped = (log_ratio < -LARGEST_ERROR).any(0)
+        for part in (2**level for level in range(1, depth + 1)):
+            stopped = stopped | self._turns(rows[::part], rows[part - 1 :: part], sign).any(0)
+        proposal = rows[drawn, torch.arange(len(origin))]
+        log_weight, acceptance = log_ratio.logsumexp(0), log_ratio.clamp(max=0).exp().sum(0)
+        return _Tree(rows[0], rows[-1], proposal, log_weight, acceptance, 2**depth, stopped)
 
     def _hamiltonian(self, energy: Energy, point: Tensor) -> Tensor:
         _, velocity, _, value = _parts(point)
@@ -157,12 +160,12 @@ class NUTS(Hamiltonian):
         """Return True where the ends of a trajectory approach each other in time of this sign."""
         start, leaving, *_ = _parts(first)
         end, arriving, *_ = _parts(second)
-        apart = self.scales.shrunk(end - start) if self.scales else end - start
-        return (sign * (apart * leaving).sum(-1) < 0) | (sign * (apart * arriving).sum(-1) < 0)
+        apart = sign * (self.scales.shrunk(end - start) if self.scales else end - start)
+        return ((apart * leaving).sum(-1) < 0) | ((apart * arriving).sum(-1) < 0)
 
 
 def _parts(point: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return positions, velocities, scores (chains, D), and energies (chains,) of rows."""
-    dim = point.shape[1] // 3
-    position, velocity, score, value = point.split([dim, dim, dim, 1], 1)
-    return position, velocity, score, value[:, 0]
+    """Return positions, velocities, scores (..., D), and energies (...) of rows."""
+    dim = point.shape[-1] // 3
+    position, velocity, score, value = point.split([dim, dim, dim, 1], -1)
+    return position, velocity, score, value[..., 0]

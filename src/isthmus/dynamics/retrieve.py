@@ -55,17 +55,16 @@ class Retrieval:
 
     def __repr__(self) -> str:
         energy, converged = map(torch.as_tensor, (self.energy, self.converged))
-        rows = converged.numel()
+        rows, finite = converged.numel(), energy[torch.isfinite(energy)]
         if rows == 0:
             return "Retrieval(no rows)"
-        text = f"{int(converged.sum())} of {rows} rows converged"
-        text += f", {int(self.steps.max())} steps at most"
-        finite = energy[torch.isfinite(energy)]
+        facts = [f"{int(converged.sum())} of {rows} rows converged"]
+        facts.append(f"{int(self.steps.max())} steps at most")
         if finite.numel():
-            text += f", mean energy {float(finite.mean()):.4g}"
+            facts.append(f"mean energy {float(finite.mean()):.4g}")
         if outside := rows - finite.numel():
-            text += f", {outside} outside the support"
-        return f"Retrieval({text})"
+            facts.append(f"{outside} outside the support")
+        return f"Retrieval({', '.join(facts)})"
 
 
 @torch.no_grad()
@@ -158,14 +157,11 @@ def retrieve(
             UserWarning,
             stacklevel=3,
         )
-    ends = (
-        found.state.to(dtype).reshape(shape),
-        final.to(dtype).reshape(shape[:-1]),
-        found.steps.reshape(shape[:-1]),
-        (found.resting & torch.isfinite(final)).reshape(shape[:-1]),
-        torch.stack(history).to(dtype).reshape(len(history), *shape) if trace else None,
-    )
-    return Retrieval(*as_given((*ends, energy), x))
+    resting = found.resting & torch.isfinite(final)
+    rows_of = (each.reshape(shape[:-1]) for each in (final.to(dtype), found.steps, resting))
+    states = torch.stack(history).to(dtype).reshape(-1, *shape) if trace else None
+    ends = found.state.to(dtype).reshape(shape), *rows_of, states, energy
+    return Retrieval(*as_given(ends, x))
 
 
 def _warn_of_norms(energy: Energy) -> None:

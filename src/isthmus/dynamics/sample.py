@@ -158,8 +158,7 @@ def sample_chains(
     burn_in = default if burn_in is None else as_count(burn_in, "burn_in", at_least=0)
     position, generator = starting_points(energy, init, chains, seed, energy._chain_starts)
     require_pointwise(energy, position)
-    draws_made = position.new_empty(draws, *position.shape)
-    acceptance = position.new_zeros(chains)
+    draws_made, acceptance = position.new_empty(draws, *position.shape), position.new_zeros(chains)
     total, done = burn_in + draws * thin, 0
     with progress_bar("sampling", total, show=progress) as report:
         if tune and isinstance(sampler, Tunable):

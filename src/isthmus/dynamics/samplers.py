@@ -68,11 +68,6 @@ def noise(
     )
 
 
-def all_finite(x: Tensor) -> Tensor:
-    """Return True for points whose coordinates are all finite. x: (..., D) -> (...)."""
-    return torch.isfinite(x).all(-1)
-
-
 def choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """Return `new` where the mask (...) is True, else `old`; both are (...) or (..., D)."""
     return torch.where(mask if new.ndim == mask.ndim else mask[..., None], new, old)
@@ -97,7 +92,7 @@ class Adjusted(Tempered):
         finite = torch.isfinite(value)
         # The score may not exist outside the support.
         score = energy._score(x) if finite.all() else torch.zeros_like(x)
-        if bad := int((~(finite & all_finite(score))).sum()):
+        if bad := int((~(finite & torch.isfinite(score).all(-1))).sum()):
             raise OutsideSupportError(
                 f"{bad} of {finite.numel()} chains start where the energy or its score is not "
                 "finite. Pass an init inside the support, for example the memories."
@@ -239,11 +234,11 @@ class Hamiltonian(Adjusted):
         velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
         position = start + step_size * (scales.spread(velocity) if scales else velocity)
         # Energies may refuse points that are not finite: a lost trajectory stays where it is.
-        finite = all_finite(position)
+        finite = torch.isfinite(position).all(-1)
         position = choose(finite, position, start)
         score = energy._score(position)
         velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
-        return position, velocity, score, finite & all_finite(score)
+        return position, velocity, score, finite & torch.isfinite(score).all(-1)
 
     def _potential(self, energy: Energy, value: Tensor) -> Tensor:
         """Return energies (...) in nats at the temperature."""

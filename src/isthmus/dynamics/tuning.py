@@ -93,7 +93,7 @@ class Spread:
         if not bool(torch.isfinite(widths).all() & (widths > 0).all()):
             return None
         if not self.dense or freedom < 2 * len(widths):
-            return self._after(widths)
+            return self._after(widths.diag() if self.dense else widths)
         # Correlations are reduced, the more the fewer points.
         share = freedom / (freedom + len(widths))
         rest = (1 - share) * torch.eye(len(widths)).to(widths)
@@ -103,16 +103,15 @@ class Spread:
         root, inverse_root = _root(scores, 0.5), _root(scores, -0.5)
         mean = inverse_root @ _root(root @ positions @ root, 0.5) @ inverse_root
         factor, failed = torch.linalg.cholesky_ex(mean)
-        return self._after(widths if failed else widths[:, None] * factor)
+        return self._after(widths.diag() if failed else widths[:, None] * factor)
 
     def _after(self, factor: Tensor) -> Scales:
         """Return the current scales times new ones, (D,) or (D, D)."""
         if self._scales is None:
             return Scales.of(factor)
-        old = self._scales.factor
-        if old.ndim == factor.ndim == 2:
-            return Scales.of(old @ factor)
-        return Scales.of(old[:, None] * factor if old.ndim < factor.ndim else old * factor)
+        return Scales.of(
+            self._scales.factor @ factor if self.dense else self._scales.factor * factor
+        )
 
 
 def _root(matrix: Tensor, power: float) -> Tensor:

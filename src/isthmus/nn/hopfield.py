@@ -29,13 +29,6 @@ Patterns = Tensor | tuple[Tensor, Tensor, Tensor]
 SEPARATIONS = {"softmax": 1.0, "entmax": 1.5, "sparsemax": 2.0}
 
 
-def as_alpha(separation: str | float) -> float:
-    """Return the alpha of entmax for a name, or a number from 1 to 2."""
-    if isinstance(separation, str):
-        return SEPARATIONS[as_choice(separation, "separation", SEPARATIONS)]
-    return as_number(separation, "separation", at_least=1, at_most=2)
-
-
 def merge_masks(
     padding: Tensor | None, association: Tensor | None, shape: tuple[int, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -190,10 +183,17 @@ class Hopfield(nn.Module):
             for name, (size, default) in sizes.items()
         )
         self.steps = as_count(steps, "steps")
-        self.alpha = as_alpha(separation)
+        if isinstance(separation, str):
+            separation = SEPARATIONS[as_choice(separation, "separation", SEPARATIONS)]
+        self.alpha = as_number(separation, "separation", at_least=1, at_most=2)
         self.dropout = as_number(dropout, "dropout", at_least=0, below=1)
         self.batch_first = as_flag(batch_first, "batch_first")
-        self._store_beta(beta, as_flag(learn_beta, "learn_beta"))
+        given = self.hidden_size**-0.5 if beta is None else beta
+        numbers = as_entries(given, "beta", None, (self.num_heads,), (1,), ())
+        found = torch.tensor(numbers.expand(self.num_heads).tolist())
+        learned = as_flag(learn_beta, "learn_beta")
+        self.register_parameter("log_beta", nn.Parameter(found.log()) if learned else None)
+        self.register_buffer("beta_fixed", None if learned else found, persistent=False)
         kind = nn.LayerNorm if as_flag(norm, "norm") else nn.Identity
         self.norm_state = kind(self.input_size)
         self.norm_stored, self.norm_value = kind(self.stored_size), kind(self.stored_size)
@@ -203,16 +203,6 @@ class Hopfield(nn.Module):
         self.value_proj = nn.Linear(self.stored_size, width)
         self.out_proj = nn.Linear(width, self.output_size)
         self.reset_parameters()
-
-    def _store_beta(self, beta: float | Sequence[float] | Tensor | None, learn: bool) -> None:
-        given = self.hidden_size**-0.5 if beta is None else beta
-        numbers = as_entries(given, "beta", None, (self.num_heads,), (1,), ())
-        found = torch.tensor(numbers.expand(self.num_heads).tolist())
-        if learn:
-            self.log_beta = nn.Parameter(found.log())
-        else:
-            self.register_buffer("beta_fixed", found, persistent=False)
-            self.register_parameter("log_beta", None)
 
     def reset_parameters(self) -> None:
         """Draw new projections; biases are zero, and norms are the identity."""

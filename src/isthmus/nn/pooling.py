@@ -36,7 +36,7 @@ class _Learned(nn.Module, ABC):
         self.register_parameter(self.parameter, self._new_patterns())
 
     def _new_patterns(self) -> nn.Parameter:
-        return nn.Parameter(torch.empty(self.quantity, self.hopfield.input_size).normal_())
+        return nn.Parameter(torch.randn(self.quantity, self.hopfield.input_size))
 
     @abstractmethod
     def _patterns(self, x: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,11 +84,9 @@ class _Learned(nn.Module, ABC):
         """Return patterns (P, D), one copy for each bag of `like`, without memory of their own."""
         require_kind(like, "x", Tensor)
         require_values(like, "x")
-        batch_first = self.hopfield.batch_first
-        if like.ndim < 2 or (like.ndim != 3 and not batch_first):
-            axes = "(..., patterns, D)" if batch_first else "(patterns, batch, D)"
-            raise ShapeError(f"x must have shape {axes}, not {tuple(like.shape)}.")
-        if batch_first:
+        if like.ndim < 2:
+            raise ShapeError(f"x must have shape (..., patterns, D), not {tuple(like.shape)}.")
+        if self.hopfield.batch_first:
             return patterns.expand(*like.shape[:-2], *patterns.shape)
         return patterns[:, None].expand(-1, like.shape[1], -1)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 TRAINED_UNIT = 4.0
 # An Epanechnikov kernel of radius h has the variance h^2 / (D + 4) along each axis.
 EPANECHNIKOV_RADIUS = math.sqrt(6.0)
+# Draws, rounds and updates of a round of the learned network, about half a second each.
+LEARNED_ROWS, LEARNED_ROUNDS, LEARNED_UPDATES = 512, 10, 40
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,12 @@ class PlayEnergy:
     fine: int = 256
     editable: bool = True
     note: str = ""
+    train: Callable[[Scene], bool] | None = None
+    """Train a few updates before a frame; return True if there are more to come."""
 
     def describe(self) -> dict[str, Any]:
-        """Return everything but the function, for the page."""
-        return {name: value for name, value in vars(self).items() if name != "build"}
+        """Return everything but the functions, for the page."""
+        return {name: value for name, value in vars(self).items() if name not in ("build", "train")}
 
 
 @lru_cache(maxsize=1)
@@ -61,6 +66,35 @@ def _in_context(scene: Scene) -> Energy:
     centre, scale = scene.memories.new_tensor(scene.centre), scene.unit / TRAINED_UNIT
     inner = _model().condition(((scene.memories - centre) / scale).float())
     return ist.Affine(inner, scale, shift=centre.float())
+
+
+class _Learner:
+    """A small network, trained on draws of a blurred scene while it is watched."""
+
+    def __init__(self, memories: torch.Tensor, sigma: float) -> None:
+        blurred = ist.GaussianKDE(memories, sigma).sample(LEARNED_ROWS)
+        self.rows = torch.cat([blurred, memories]).float()
+        network = ist.NeuralEnergy(2, width=32)
+        network.place_at(self.rows)
+        self.energy: Energy = network.requires_grad_(False)
+        self.rounds, self.lock = 0, Lock()
+
+    @torch.enable_grad()
+    def train(self) -> bool:
+        with self.lock:
+            if self.rounds < LEARNED_ROUNDS:
+                found = ist.fit(self.energy, self.rows, updates=LEARNED_UPDATES, progress=False)
+                self.energy, self.rounds = found.energy, self.rounds + 1
+            return self.rounds < LEARNED_ROUNDS
+
+
+@lru_cache(maxsize=4)
+def _learner(memories: tuple[tuple[float, ...], ...], sigma: float) -> _Learner:
+    return _Learner(torch.tensor(memories, dtype=torch.float64), sigma)
+
+
+def _learner_of(scene: Scene) -> _Learner:
+    return _learner(tuple(map(tuple, scene.memories.tolist())), scene.sigma)
 
 
 def _crp(scene: Scene) -> Energy:
@@ -139,6 +173,16 @@ BUILT_IN = (
         draft=24,
         fine=64,
         note="No parameter changes: the points are the context of a pretrained transformer.",
+    ),
+    PlayEnergy(
+        "learned",
+        "Learned network",
+        "E(x) = f(x) + |x − c|² / 8s², trained on points blurred by σ",
+        lambda scene: _learner_of(scene).energy,
+        draft=64,
+        fine=128,
+        note="Watch a small network learn the points: each frame is a few more updates.",
+        train=lambda scene: _learner_of(scene).train(),
     ),
 )
 

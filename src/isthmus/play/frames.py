@@ -54,6 +54,8 @@ def landscape(kind: PlayEnergy, scene: Scene, request: dict[str, Any]) -> Reply:
     header: dict[str, Any] = {"columns": columns, "rows": rows, "view": view}
     if not len(scene.memories) and kind.name not in ("incontext", "given"):
         return {**header, "empty": True}, {}
+    if kind.train is not None and not final:
+        header["training"] = kind.train(scene)
     energy, nodes = kind.build(scene), scene.grid(columns, rows)
     arrays: Arrays = {}
     moved, blocks = None, nodes.reshape(-1, 2).split(NODES_PER_BLOCK)

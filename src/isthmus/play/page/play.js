@@ -518,6 +518,7 @@ export function mount(host, transport, { page = false } = {}) {
       // Words change slowly enough while something is dragged.
       if (!gesture?.moving || performance.now() - synced > DETAILS_EVERY) { synced = performance.now(); sync(); }
       if (header.kind === "final") live.textContent = summary();
+      else if (header.training) { askFrame(); settleSoon(); } // there is more to learn
     } else if (header.kind === "details") {
       extra = { header, arrays, queries: state.queries.length };
       stats.details += 1;
