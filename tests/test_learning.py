@@ -312,18 +312,13 @@ def test_training_ends_early_with_the_best_weights(tmp_path, monkeypatch):
     assert np.array_equal(again.energy.energy(X), found.energy.energy(X))
 
 
-class Centred(Bowl):
-    def energy(self, x):
-        return super().energy(x - x.mean(0))
-
-
 def test_bad_input_is_named():
-    X = rows_of(100)
+    X, together = rows_of(100), (torch.nn.Linear(2, 1), torch.nn.Softmax(0))
     cases = [
         (InvalidInputError, "parameters", ist.as_energy(torch.nn.Identity()), X),
         (ShapeError, "module", ist.as_energy(torch.nn.Linear(2, 2)), X),
         (InvalidInputError, "held out", ist.NeuralEnergy(2), X[:10]),
-        (InvalidInputError, "other points", Centred(), X),
+        (InvalidInputError, "other points", ist.as_energy(torch.nn.Sequential(*together)), X),
         (InvalidInputError, "atch", ist.as_energy(torch.nn.BatchNorm1d(2)), X),
         (InvalidInputError, "inner", ist.with_normalizer(ist.GaussianKDE(X)), X),
         (InvalidInputError, "NaN|finite", ist.NeuralEnergy(2), X * np.nan),

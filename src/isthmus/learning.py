@@ -278,9 +278,8 @@ class FitRecord:
         The loss with the settings that were chosen.
     rows : list of dict
         Loss, held-out score, learning rate and CPU seconds after each number of updates.
-    n_rows, n_held_out : int
-    updates : int
-        Planned; fewer were made if the held-out score stopped falling.
+    n_rows, n_held_out, updates : int
+        The updates are those planned; fewer were made if the held-out score stopped falling.
     noise_scale : float or None
         Blur or Langevin noise in standard deviations of the columns, if the objective has one.
     score_name : str
@@ -363,7 +362,7 @@ def fit(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Fit:
-    """Train the parameters of an energy on rows.
+    """Train the parameters of an energy on rows; return a :class:`Fit`.
 
     A tenth of the rows is held out. Training ends when their score stops falling, and the result
     has the weights of the best score, averaged over the last updates.
@@ -392,11 +391,6 @@ def fit(
     seed : int
     progress : bool, optional
         Show a progress bar. Default: on a terminal.
-
-    Returns
-    -------
-    Fit
-        With ``energy`` and ``record``.
 
     Examples
     --------

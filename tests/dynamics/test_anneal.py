@@ -122,18 +122,3 @@ def test_an_energy_that_is_no_memory() -> None:
     with pytest.raises(IsthmusError, match="memories"):
         found.judge()
     assert found.judge(found.draws[:20]).participation.shape == (2000,)
-
-
-def test_draws_turn_from_memorised_to_new_as_memories_become_many() -> None:
-    generator = torch.Generator().manual_seed(0)
-    angles = 6.28318 * torch.rand(1000, generator=generator)
-    ring = torch.stack([angles.cos(), angles.sin()], 1)
-    shares = [
-        ist.anneal(lambda s, m=ring[:n]: ist.GaussianKDE(m, s), ist.noise_schedule(3, 0.08), 100)
-        .judge()
-        .shares
-        for n in (3, 20, 1000)
-    ]
-    assert shares[0]["memorised"] > 0.99
-    assert shares[1]["spurious"] > 0.3
-    assert shares[2]["new"] > 0.99

@@ -54,41 +54,25 @@ def test_one_step_is_multi_head_attention() -> None:
     torch.testing.assert_close(layer((stored, states, values), padding, causal), expected)
 
 
-def layer_norm(x: np.ndarray, norm: nn.LayerNorm) -> np.ndarray:
-    centred = (x - x.mean()) / np.sqrt(x.var() + norm.eps)
-    return centred * norm.weight.detach().numpy() + norm.bias.detach().numpy()
-
-
-def linear(x: np.ndarray, module: nn.Linear) -> np.ndarray:
-    return module.weight.detach().numpy() @ x + module.bias.detach().numpy()
-
-
 def sparsemax(logits: np.ndarray) -> np.ndarray:
     descending = np.sort(logits)[::-1]
     thresholds = (np.cumsum(descending) - 1) / np.arange(1, len(logits) + 1)
     return np.maximum(logits - thresholds[descending > thresholds][-1], 0)
 
 
-def written_out(
-    layer: Hopfield, bag: np.ndarray, state: np.ndarray, weigh: Any, steps: int
-) -> np.ndarray:
-    """What one state retrieves from one bag, a pattern and a head at a time."""
-    heads = []
-    width = layer.hidden_size
+def written_out(layer: Hopfield, bag: Tensor, state: Tensor, weigh: Any, steps: int) -> Tensor:
+    """Return what one state retrieves from one bag, a head at a time."""
+    heads, width = [], layer.hidden_size
     for head in range(layer.num_heads):
         rows = slice(head * width, (head + 1) * width)
-        stored = np.stack(
-            [linear(layer_norm(x, layer.norm_stored), layer.stored_proj)[rows] for x in bag]
-        )
-        values = np.stack(
-            [linear(layer_norm(x, layer.norm_value), layer.value_proj)[rows] for x in bag]
-        )
-        xi = linear(layer_norm(state, layer.norm_state), layer.state_proj)[rows]
+        stored = layer.stored_proj(layer.norm_stored(bag))[:, rows].detach().numpy()
+        values = layer.value_proj(layer.norm_value(bag))[:, rows].detach().numpy()
+        xi = layer.state_proj(layer.norm_state(state))[rows].detach().numpy()
         beta = float(layer.beta[head])
         for _ in range(steps - 1):
             xi = weigh(beta * stored @ xi) @ stored
         heads.append(weigh(beta * stored @ xi) @ values)
-    return linear(np.concatenate(heads), layer.out_proj)
+    return layer.out_proj(torch.from_numpy(np.concatenate(heads)))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
@@ -98,13 +82,11 @@ def test_steps_equal_loops_over_patterns_and_heads(name: str, weigh: Any, steps:
         Hopfield, 6, 4, 3, num_heads=2, stored_size=5, steps=steps, separation=name, beta=[0.4, 1.5]
     )
     stored, states = draw(3, 7, 5), draw(3, 2, 6, seed=1)
-    found = layer((stored, states, stored)).detach().numpy()
+    found = layer((stored, states, stored))
     for bag in range(3):
         for row in range(2):
-            expected = written_out(
-                layer, stored[bag].numpy(), states[bag, row].numpy(), weigh, steps
-            )
-            np.testing.assert_allclose(found[bag, row], expected, atol=1e-12)
+            expected = written_out(layer, stored[bag], states[bag, row], weigh, steps)
+            torch.testing.assert_close(found[bag, row], expected)
 
 
 @pytest.mark.parametrize("separation", SEPARATIONS)

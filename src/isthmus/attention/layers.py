@@ -100,13 +100,8 @@ class NormedAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Apply the norm to all three inputs, then attend.
 
-        The signature is that of ``nn.MultiheadAttention``. In masks, True hides a key.
-        ``is_causal`` needs no mask, and a query that sees no key returns zeros instead of NaN.
-
-        Returns
-        -------
-        output : Tensor like query
-        weights : Tensor (B, S, T), or (B, H, S, T) if not averaged, or None
+        The signature and the results are those of ``nn.MultiheadAttention``. In masks, True hides a
+        key. ``is_causal`` needs no mask, and a query that sees no key returns zeros instead of NaN.
         """
         unbatched = query.ndim == 2
         inputs = [x[None] if unbatched else x for x in (query, key, value)]
@@ -205,13 +200,8 @@ class PreNormAttention(NormedAttention):
 
     Parameters
     ----------
-    embed_dim, num_heads : int
-    dropout : float
-        Dropout rate of attention weights in training.
-    bias : bool
-        Add a bias to the projections.
-    batch_first : bool
-        Inputs are (B, S, D) instead of (S, B, D).
+    embed_dim, num_heads, dropout, bias, batch_first
+        As in ``nn.MultiheadAttention``.
     norm : {"layer", "rms"}
     qk_norm : bool
     eps : float
@@ -251,14 +241,9 @@ class PreNormAttention(NormedAttention):
     ) -> Self:
         """Return the layer equal to ``attention`` after ``norm``, with the same weights.
 
-        Outputs are equal up to rounding, except with ``qk_norm=True``.
-
-        Parameters
-        ----------
-        norm : nn.LayerNorm or nn.RMSNorm
-        attention : nn.MultiheadAttention
-            Must have kdim = vdim = embed_dim and neither add_bias_kv nor add_zero_attn.
-        qk_norm : bool
+        Outputs are equal up to rounding, except with ``qk_norm=True``. The norm is an
+        ``nn.LayerNorm`` or ``nn.RMSNorm``, and the attention must have kdim = vdim = embed_dim and
+        neither add_bias_kv nor add_zero_attn.
         """
         _, weights, biases, options = read_source(norm, attention)
         layer = cls(**options, qk_norm=qk_norm).to(weights[0])

@@ -249,15 +249,8 @@ def entanglement(mixture: VMFMixture) -> Entanglement:
     r"""Report how concentration and mixing weight co-vary across keys, per head.
 
     Each key controls both its component's concentration :math:`\kappa_i` and its weight
-    :math:`\log w_i = k_i \cdot \delta`.
+    :math:`\log w_i = k_i \cdot \delta`. Keys that no query sees are left out.
 
-    Parameters
-    ----------
-    mixture : VMFMixture
-        From :func:`isthmus.attention.vmf_view`. Keys that no query sees are left out.
-
-    Examples
-    --------
     >>> import torch
     >>> from isthmus.attention import PreNormAttention, entanglement, vmf_view
     >>> layer = PreNormAttention(16, 2, batch_first=True)

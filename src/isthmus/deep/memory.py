@@ -65,8 +65,8 @@ class DeepMemory(Energy):
     Parameters
     ----------
     layers : dict of str to Neurons
-    synapses : list of Synapse
-        :class:`Dense`, :class:`Convolution`, :class:`Attention` and :class:`Bias`. Copies are used.
+    synapses : list of Dense, Convolution, Attention and Bias
+        Copies are used.
     seed : int
         Seed of the weights.
 
@@ -205,16 +205,9 @@ class VisibleMemory(Energy):
 
     .. math:: E(v) = \min_h E(v, h)
 
-    :meth:`DeepMemory.over` returns it. The hidden layers start at zero and are swept until they
-    rest, or once if they are not joined to each other, which is exact.
-
-    Parameters
-    ----------
-    memory : DeepMemory
-    names : str
-        The visible layers.
-    sweeps : int
-        At most, of hidden layers that are joined.
+    :meth:`DeepMemory.over` returns it, for the names of the visible layers. The hidden layers start
+    at zero and are swept at most `sweeps` times, or once if they are not joined to each other,
+    which is exact.
     """
 
     has_step = True

@@ -253,15 +253,8 @@ def as_energy(module: nn.Module, dim: int | None = None) -> ModuleEnergy:
 
     :func:`isthmus.fit` standardises the points that the module reads, and the energy keeps their
     means and deviations. For a module that needs its own units, subclass :class:`isthmus.Energy`.
+    :func:`isthmus.with_normalizer` and draws need `dim`, the number of coordinates.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-    dim : int, optional
-        Coordinates D; :func:`isthmus.with_normalizer` and draws need it.
-
-    Examples
-    --------
     >>> import torch, isthmus as ist
     >>> energy = ist.as_energy(torch.nn.Linear(3, 1), dim=3)
     >>> energy.score(torch.zeros(5, 3)).shape

@@ -85,12 +85,7 @@ class Bias(Synapse):
 class Convolution(Synapse):
     r"""Two layers (channels, height, width): :math:`-\langle g_2, W * g_1 \rangle`.
 
-    Parameters
-    ----------
-    first, second : str
-        The second layer has the shape of the convolution of the first.
-    kernel, stride : int
-        The padding is half the kernel.
+    The second has the shape of the convolution of the first, with half the kernel as padding.
     """
 
     def __init__(self, first: str, second: str, *, kernel: int = 3, stride: int = 1) -> None:
@@ -124,11 +119,6 @@ class Attention(Synapse):
 
     .. math:: -\frac1\beta \sum_h \sum_C \log \sum_{B \ne C} \exp(\beta\, K_{hB} \cdot Q_{hC}),
         \qquad K_{hB} = W^K_h g_B, \quad Q_{hC} = W^Q_h g_C
-
-    Parameters
-    ----------
-    layer : str
-    heads, head_width : int
     """
 
     is_linear = False

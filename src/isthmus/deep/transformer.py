@@ -133,14 +133,8 @@ class EnergyTransformerBlock(Energy):
 class EnergyTransformer(nn.Module):
     """A layer that moves tokens downhill on an :class:`EnergyTransformerBlock`.
 
-    Each step is ``x - step_size * dE/dg``, without a check that the energy falls; all steps share
-    their weights. It takes the place of a transformer block.
-
-    Parameters
-    ----------
-    width, heads, head_width, memories, step_size, seed
-        As for the block.
-    steps : int
+    Each of the `steps` is ``x - step_size * dE/dg``, without a check that the energy falls; all
+    share their weights. It takes the place of a transformer block.
 
     Examples
     --------

@@ -1,9 +1,7 @@
 r"""anneal: draws from an energy through a series of wider ones, as diffusion models make them.
 
 A kernel density estimate of bandwidth :math:`\sigma` *is* the density of the empirical diffusion
-model at noise level :math:`\sigma`: data plus noise. Its score is known, so that a diffusion model
-without a network samples it, along the probability flow (Song et al., 2021, in the form of Karras
-et al., 2022), or by annealed Langevin dynamics (Song and Ermon, 2019).
+model at noise level :math:`\sigma`: data plus noise. Its score is known, without a network.
 """
 
 from __future__ import annotations
@@ -97,14 +95,6 @@ def judge_draws(energy: Energy, draws: Any, *, few: float = FEW) -> Verdicts:
     effective number of memories :math:`1/\sum_n r_n^2` there: below 1.5 the draw is memorised, up
     to `few` spurious, and above it new (Pham et al., 2025; Biroli et al., 2024).
 
-    Parameters
-    ----------
-    energy : Energy
-        With memories and their responsibilities.
-    draws : (n, D)
-    few : float
-        Above 1.5.
-
     >>> import torch, isthmus as ist
     >>> memories = torch.tensor([[0.0], [10.0], [10.8], [20.0]])
     >>> found = ist.judge_draws(ist.GaussianKDE(memories, sigma=1.0), [[0.3], [10.1], [19.0]])
@@ -171,7 +161,8 @@ def anneal(
     n : int
     method : {"flow", "langevin"}
         "flow" follows the probability flow :math:`dx/d\sigma = -\sigma \nabla \log p_\sigma(x)` by
-        Heun's method, two scores a level; "langevin" makes unadjusted Langevin steps.
+        Heun's method, two scores a level (Karras et al., 2022); "langevin" makes unadjusted
+        Langevin steps (Song and Ermon, 2019).
     steps, step_size
         Of Langevin: steps at each level, and their size in units of sigma squared.
     init : (n, D), optional
@@ -247,16 +238,9 @@ def widen(energy: Energy, sigma: float) -> Energy:
 
     .. math:: p_\sigma = p * \mathcal N(0, \sigma^2 I)
 
-    A mixture of Gaussians stays one, and each covariance grows by :math:`\sigma^2 I`.
+    A :class:`GaussianKDE`, :class:`Mixture` or :class:`ModernHopfield` stays a Gaussian mixture,
+    and each covariance grows by :math:`\sigma^2 I`.
 
-    Parameters
-    ----------
-    energy : GaussianKDE, Mixture or ModernHopfield
-    sigma : float
-        Standard deviation of the noise, above zero.
-
-    Examples
-    --------
     >>> import torch, isthmus as ist
     >>> ist.widen(ist.GaussianKDE(torch.zeros(1, 2), sigma=3.0), 4.0)
     GaussianKDE(N=1, D=2, sigma=5, float32)

@@ -259,7 +259,6 @@ class HMC(Hamiltonian):
     n_leapfrog : int
         Number of leapfrogs in a trajectory. Each costs one score.
     temperature : float
-        T
     jitter : float in [0, 1)
         Each trajectory draws its step size uniformly from
         :math:`(1 \pm \mathrm{jitter})\,\epsilon`, lest one of half a period only flip a direction.
@@ -316,8 +315,7 @@ class HMC(Hamiltonian):
         self, energy: Energy, state: MetropolisState, generator: torch.Generator
     ) -> tuple[MetropolisState, Info]:
         """Move the chains whose trajectory is accepted."""
-        velocity = noise(state.position, generator)
-        step_size: float | Tensor = self.step_size
+        velocity, step_size = noise(state.position, generator), None
         if self.jitter:
             uniform = noise(state.energy, generator, torch.rand)[..., None]
             step_size = self.step_size * (1 + self.jitter * (2 * uniform - 1))

@@ -38,7 +38,6 @@ class ClAMLoss(nn.Module):
         Inverse temperature. Default: :meth:`start_at` chooses it, :math:`1/(2 s^2)` for the mean
         squared distance :math:`s^2` of a coordinate from the nearest memory; 1 until then.
     steps : int
-        T.
     rate : float, optional
         :math:`\eta`, above 0 and at most 1. Default: that at which a share of 1 % of the way to a
         single memory is left after all steps.

@@ -225,7 +225,7 @@ class Hopfield(nn.Module):
         association_mask: Tensor | None = None,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return what the states retrieve.
+        """Return what the states retrieve, (..., L, output_size).
 
         Parameters
         ----------
@@ -237,11 +237,7 @@ class Hopfield(nn.Module):
         association_mask : bool Tensor (L, S), (..., L, S) or (..., H, L, S), optional
             True hides a stored pattern from a state.
         need_weights : bool
-            Also return the weights (..., H, L, S) of the last step.
-
-        Returns
-        -------
-        Tensor (..., L, output_size), or that and the weights
+            Return the weights (..., H, L, S) of the last step after the output.
 
         A state from which all patterns are hidden is an error; while torch traces, it retrieves
         zeros.

@@ -57,16 +57,9 @@ class _Learned(nn.Module, ABC):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return what states retrieve from patterns, and the weights if asked for.
 
-        Parameters
-        ----------
-        x : Tensor (..., patterns, D)
-            For pooling, bags of stored patterns, or a tuple (stored, value); for a layer, states.
-        stored_pattern_padding_mask, association_mask, need_weights
-            As in :meth:`Hopfield.forward`.
-
-        Returns
-        -------
-        Tensor (..., quantity * output_size) for pooling, (..., L, output_size) for a layer
+        For pooling, x is bags of stored patterns (..., S, D), or a tuple (stored, value), and the
+        output is (..., quantity * output_size). For a layer, x is states (..., L, D), and the
+        output is (..., L, output_size). The other arguments are those of :meth:`Hopfield.forward`.
         """
         found: Tensor | tuple[Tensor, Tensor] = self.hopfield(
             self._patterns(x), stored_pattern_padding_mask, association_mask, need_weights
