@@ -243,19 +243,17 @@ def safe_softmax(logits: Tensor) -> Tensor:
 
 
 def _additive(mask: Any, name: str, like: Tensor) -> Tensor:
+    wanted = f"{name} must be boolean, True for a hidden key, or floating-point numbers to add."
     if not isinstance(mask, Tensor):
         try:
             mask = torch.from_numpy(np.array(mask))
         except (TypeError, ValueError):
-            raise DtypeError(f"{name} must be booleans or floating-point numbers.") from None
+            raise DtypeError(wanted) from None
     require_values(mask, name)
     if mask.dtype == torch.bool:
         return like.new_zeros(mask.shape).masked_fill(mask.to(like.device), -torch.inf)
     if not mask.is_floating_point():
-        raise DtypeError(
-            f"{name} holds {str(mask.dtype).removeprefix('torch.')} numbers. Pass a boolean mask, "
-            "True where a key may not be seen, or floating-point numbers to add to the logits."
-        )
+        raise DtypeError(wanted)
     return mask.to(like)
 
 

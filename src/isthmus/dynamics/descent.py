@@ -46,9 +46,8 @@ def descend(
     state, curvature = start.clone(), energy._curvature() if energy.has_step else None
     if accelerate and curvature is None:
         raise UnsupportedOperationError(
-            f"{type(energy).__name__} cannot be accelerated; only energies with a known bound on "
-            "their curvature can, such as Gaussian memories with round kernels. Leave accelerate "
-            "out."
+            f"{type(energy).__name__} has no known bound on its curvature and cannot be "
+            "accelerated, as Gaussian memories with round kernels can. Leave accelerate out."
         )
     # Moves some rows at points (R, D), given the held coordinates, the rows' indices and the
     # tolerance. Returns new points, the lengths (R,) of the moves, and the estimated ways left.
@@ -108,9 +107,8 @@ class _ClosedFormMove:
         before = torch.linalg.vector_norm(last, dim=1)
         if self.scale is None:
             new = self.energy._step(x) if held is None else self.energy._step(x, held)
-            move = new - x
-            length = torch.linalg.vector_norm(move, dim=1)
-            self.last[rows] = move
+            self.last[rows] = new - x
+            length = torch.linalg.vector_norm(new - x, dim=1)
             return new, length, _left(length, 1 - length / before)
         ahead = x + leap[:, None] * last
         new, energy = self.energy._step_and_energy(ahead, held)

@@ -159,7 +159,7 @@ def retrieve(
         )
     resting = found.resting & torch.isfinite(final)
     rows_of = (each.reshape(shape[:-1]) for each in (final.to(dtype), found.steps, resting))
-    states = torch.stack(history).to(dtype).reshape(-1, *shape) if trace else None
+    states = torch.stack(history).to(dtype).reshape(len(history), *shape) if trace else None
     ends = found.state.to(dtype).reshape(shape), *rows_of, states, energy
     return Retrieval(*as_given(ends, x))
 

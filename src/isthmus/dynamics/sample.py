@@ -207,8 +207,7 @@ def starting_points(
         return points.expand(count, -1).clone(), generator_for(seed, points.device)
     like = torch.empty(()) if like is None else like
     generator = generator_for(seed, like.device)
-    starts = None if draw is None else draw(count, generator)
-    if starts is not None:
+    if draw is not None and (starts := draw(count, generator)) is not None:
         return starts.detach(), generator
     dim = energy._known_dim("Pass init (chains, D), or give the class a property dim.")
     return width * noise(like.new_empty(count, dim), generator), generator
