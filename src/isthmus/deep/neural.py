@@ -54,7 +54,7 @@ class Placed(Energy):
 
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor:
         options: Any = {"generator": generator, "dtype": self.center.dtype}
-        noise = torch.randn(n, self.dim, **options).to(self.center.device)
+        noise = torch.randn(n, cast(int, self.dim), **options).to(self.center.device)
         if self.inverse.ndim < 2:
             return self.center + noise / self.inverse
         return self.center + torch.linalg.solve(self.inverse, noise.mT).mT

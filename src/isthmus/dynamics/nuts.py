@@ -130,11 +130,13 @@ class NUTS(Hamiltonian):
             acceptance = first.acceptance + second.acceptance
             leaves = first.leaves + second.leaves
             return _Tree(first.begin, second.end, proposal, log_weight, acceptance, leaves, stopped)
-        *moved, _ = _parts(edge)
+        (position, velocity, score, _), time = _parts(edge), self.step_size * sign
         points, known = [], []
         for _ in range(2**depth):
-            *moved, finite = self._leapfrog(energy, *moved, self.step_size * sign)
-            points.append(torch.cat(moved, 1))
+            position, velocity, score, finite = self._leapfrog(
+                energy, position, velocity, score, time
+            )
+            points.append(torch.cat([position, velocity, score], 1))
             known.append(finite)
         rows = torch.stack(points)  # (leaves, chains, 3 D)
         positions = rows[..., : edge.shape[1] // 3].flatten(0, 1)

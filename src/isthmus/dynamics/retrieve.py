@@ -159,8 +159,8 @@ def retrieve(
         )
     resting = found.resting & torch.isfinite(final)
     rows_of = (each.reshape(shape[:-1]) for each in (final.to(dtype), found.steps, resting))
-    states = torch.stack(history).to(dtype).reshape(len(history), *shape) if trace else None
-    ends = found.state.to(dtype).reshape(shape), *rows_of, states, energy
+    visited = torch.stack(history).to(dtype).reshape(len(history), *shape) if trace else None
+    ends = found.state.to(dtype).reshape(shape), *rows_of, visited, energy
     return Retrieval(*as_given(ends, x))
 
 

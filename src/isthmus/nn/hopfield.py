@@ -148,6 +148,7 @@ class Hopfield(nn.Module):
     """
 
     beta_fixed: Tensor
+    log_beta: nn.Parameter | None
 
     def __init__(
         self,
