@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/chains.py
 
 The first has two coordinates with a correlation of 0.9, the second fifty with scales from 1 to 100.
-Samplers are tuned; the seconds include the burn-in, and the median of five seeds counts.
+Samplers are tuned; the seconds include the burn-in, and the median of three seeds counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 import isthmus as ist
 
-SEEDS = 5
+SEEDS = 3
 
 
 class Gaussian(ist.Energy):
