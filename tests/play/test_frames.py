@@ -156,7 +156,8 @@ def test_a_plane_far_from_the_origin_keeps_its_digits(ask, scene) -> None:
 
 def test_a_network_learns_the_blurred_points_while_it_is_watched(ask, scene, monkeypatch) -> None:
     monkeypatch.setattr("isthmus.play.energies.LEARNED_ROUNDS", 4)
-    expected = formula("kde", nodes(24, 20), scene)
+    memories = torch.tensor(scene["memories"], dtype=torch.float64)
+    expected = energy_of("kde", memories).energy(torch.from_numpy(nodes(24, 20))).numpy()
     near = expected < np.quantile(expected, 0.4)
     agreement, training = [], []
     for _ in range(4):
