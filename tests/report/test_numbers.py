@@ -38,7 +38,7 @@ def test_gradients_of_log_densities_from_the_printed_formulas() -> None:
     hopfield_score = softmax(x * memories / square, 1) @ memories - x[:, 0]
     printed = [(0.5 / square - 1) * clam_score, (1 / square - 1) * hopfield_score]
     section = section_of("landscapes-1d")
-    assert f"off by up to {np.abs(printed).max():.1f}" in section.findings[0].because
+    assert f"gradient off printed {np.abs(printed).max():.4g}" in section.findings[0].because
     for name, logit in (
         ("Mixture (ClAM)", lambda t: logsumexp(-0.5 * (t - memories) ** 2 / square, b=weights)),
         ("Gaussian KDE", lambda t: logsumexp(-0.5 * (t - memories) ** 2 / square)),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from isthmus.errors import InvalidInputError
-from isthmus.report import Finding, Section, TextTable, judge
+from isthmus.report import Finding, Section, TextTable
 
 leaves = st.none() | st.booleans() | st.integers() | st.text()
 leaves |= st.floats(allow_nan=False, allow_infinity=False)
@@ -60,19 +60,3 @@ def test_numpy_values_become_plain_ones() -> None:
 def test_a_value_that_json_cannot_hold_is_named(value: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         Section("A", numbers=value)
-
-
-@pytest.mark.parametrize(
-    ("as_printed", "corrected", "verdict"),
-    [
-        (True, False, "held"),
-        (True, True, "held"),
-        (False, True, "held with a correction"),
-        (False, False, "did not hold"),
-        (None, False, "open"),
-    ],
-)
-def test_verdicts_follow_from_checks(
-    as_printed: bool | None, corrected: bool, verdict: str
-) -> None:
-    assert judge("A.", "b", as_printed=as_printed, corrected=corrected).verdict == verdict

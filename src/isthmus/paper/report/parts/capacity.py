@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.stats import ttest_ind
 from sklearn.datasets import load_digits
@@ -86,10 +87,7 @@ def capacity_sweep(seed: int, full: bool = False) -> Section:
     share, ratio, printed = map(found.table, ("retrieved", "ratio", "normalized_ratio"))
     tables = {"share_retrieved": share, "ratio": ratio, "ratio_as_printed": printed}
     numbers = {
-        f"{name}_by_D_and_N": {
-            dim: dict(zip(counts, row, strict=True))
-            for dim, row in zip(dims, table.tolist(), strict=True)
-        }
+        f"{name}_by_D_and_N": pd.DataFrame(table, dims, counts).to_dict("index")
         for name, table in tables.items()
     }
     fewer, lower = (contradictions(found, "normalized_ratio", along) for along in ("N", "D"))
