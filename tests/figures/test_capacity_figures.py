@@ -50,3 +50,6 @@ def test_a_certificate_is_drawn_by_what_is_known() -> None:
     figure = certificate_plot(certify(X), X)
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert labels == ["stored, proved: 1", "not stored: 2"]
+    assert figure.axes[0].get_aspect() == 1  # balls are round
+    wide = np.random.default_rng(0).normal(size=(20, 3)) * [1000, 1, 1]
+    assert certificate_plot(certify(wide), wide).axes[0].get_aspect() == "auto"

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
-from sklearn.cluster import DBSCAN
 
 from isthmus.capacity import Certificate
+from isthmus.dynamics.modes import shared_fixed_points
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError
@@ -148,7 +148,7 @@ def _basins(energy: Energy, points: NDArray[Any]) -> NDArray[np.int64]:
     moves = np.isfinite(to_array(found.energy))
     if moves.any():
         near = 0.01 * float(np.ptp(points, axis=0).max())
-        labels[moves] = DBSCAN(near, min_samples=1).fit_predict(ends[moves])
+        labels[moves] = shared_fixed_points(ends[moves], near)
     return labels
 
 
