@@ -79,6 +79,8 @@ ask data.csv --predict a --given a=3
 density two.csv
 density same.csv
 density wide.csv
+density data.csv --level 100
+sample data.csv --privacy -1
 density huge.csv
 density data.csv --score other.csv
 icl train

@@ -118,10 +118,30 @@ def test_truth_values_and_whole_numbers_of_64_bits_stay_what_they_are(run, suffi
         given = json.loads(run(f"{command} --given flag={word}", "--json").out)["rows"]
         assert {row["flag"] for row in given} == {True}
     assert "true or false" in run(f"{command} --given flag=maybe", code=2).err
-    run(f"{command} -o drawn.csv")
     whole = r"\d+(\.0)?" if suffix == "csv" else r"\d+"  # text has 1.0, as pandas wrote it
-    assert pd.read_csv("drawn.csv", dtype=str).x.dropna().str.fullmatch(whole).all()
+    printed = pd.read_csv(io.StringIO(run(command).out), dtype=str)
+    assert printed.x.dropna().str.fullmatch(whole).all()
     run(f"{command} -o drawn.parquet")
     drawn = pd.read_parquet("drawn.parquet")
     assert set(drawn["flag"].dropna()) == {True, False}
     assert drawn["n"].astype(np.uint64).between(large[0], large[-1]).all()
+
+
+def test_tables_of_categories_alone_are_drawn_scored_and_asked(run) -> None:
+    kinds = pd.DataFrame(
+        {"sex": ["f", "m", "f", "f"] * 9, "town": ["Rome", "Oslo", "Rome", ""] * 9}
+    )
+    kinds.to_csv("kinds.csv", index=False)
+    drawn = pd.read_csv(io.StringIO(run("sample kinds.csv -n 30 --no-check --quiet").out))
+    assert not ((drawn.sex == "m") & (drawn.town == "Rome")).any()
+    assert "36 rows" in run("density kinds.csv").out
+    found = json.loads(run("ask kinds.csv --predict town --given sex=m --json --quiet").out)
+    assert max(found["probabilities"], key=found["probabilities"].get) == "Oslo"
+    assert "no column of numbers" in run("cluster kinds.csv", code=2).err
+
+
+def test_given_numbers_have_the_decimal_mark_of_the_table(run) -> None:
+    pd.DataFrame(X, columns=COLUMNS).to_csv("comma.csv", index=False, sep=";", decimal=",")
+    command = "sample comma.csv -n 9 --no-check --quiet --json --given charge=-5,5..-4,25"
+    rows = json.loads(run(command).out)["rows"]
+    assert all(-5.5 <= row["charge"] <= -4.25 for row in rows)

@@ -12,7 +12,7 @@ from isthmus.tables.categories import with_categories
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    table = options.load_table(arguments, missing=True, as_written=True)
+    table = options.load_table(arguments, missing=True, as_written=True, numbers=False)
     frame, notes = with_categories(table)
     truths = table.truths
     for name, spelling in truths.items():
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     if asked.dtype.kind in "iuf" and set(asked.dropna()) == {0, 1}:
         frame[arguments.predict] = asked.astype("Int64").astype(object).where(asked.notna(), None)
         notes += (f"{arguments.predict} holds 0 and 1 only, and is read as a truth value.",)
-    given = parse_given(arguments.given, frame, truths)
+    given = parse_given(arguments.given, frame, table)
     if arguments.predict in given:
         raise InvalidInputError(f"--given has {arguments.predict}, the column to predict.")
     if ranges := [name for name, value in given.items() if isinstance(value, tuple)]:

@@ -17,13 +17,13 @@ from isthmus.tables.columns import is_missing
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     options.check_outputs(arguments, arguments.data, arguments.score, ending="density.csv")
-    table = options.load_table(arguments, missing=True)
+    table = options.load_table(arguments, missing=True, numbers=False)
     frame, notes = with_categories(table)
     frame = frame.drop(columns=[table.label_name], errors="ignore")
     rows, new = table, None
     if arguments.score is not None:
         columns = {"id": arguments.id, "label": arguments.label}
-        rows = options.load_beside(arguments, arguments.score, **columns)
+        rows = options.load_beside(arguments, arguments.score, numbers=False, **columns)
         numbers, others = dict(zip(rows.columns, rows.X.T, strict=True)), {}
         for name in (name for name in frame if name in rows.frame and name not in table.columns):
             text = rows.frame[name]

@@ -201,7 +201,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "size": {"type": _size, "metavar": "N"},
     "number": {"type": _positive, "metavar": "X"},
     "number or auto": {"type": lambda text: text if text == "auto" else _positive(text)},
-    "float": {"type": float},
+    "noise": {"type": _number("as_number", at_least=0)},
+    "percentage": {"type": _number("as_number", above=0, below=100), "metavar": "X"},
     "share": {"type": _number("as_number", above=0, at_most=1)},
     "path": {"type": path},
     "file": {"type": path, "metavar": "FILE"},
@@ -278,12 +279,10 @@ def check_outputs(
                 raise InvalidInputError(f"--{option} {target} is taken by {other}; name another.")
 
 
-def load_table(
-    arguments: argparse.Namespace, *, missing: bool = False, as_written: bool = False
-) -> Table:
-    """Read DATA, and note a column that looks like a label."""
+def load_table(arguments: argparse.Namespace, *, missing: bool = False, **reading: Any) -> Table:
+    """Read DATA, and note a column that looks like a label; `reading` are options of the reader."""
     given = settings(arguments, "id label drop array") | _layout(arguments)
-    table = read_table(arguments.data, **given, missing=missing, as_written=as_written)
+    table = read_table(arguments.data, missing=missing, **given, **reading)
     alone = ("DATA has one row, so there are no others to learn from.",) * (len(table) == 1)
     return replace(table, notes=(*table.notes, *note_on_label(table), *alone))
 

@@ -86,9 +86,9 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
     from isthmus.tables.categories import with_categories
 
     options.refuse(arguments, "step-size steps chains", "it is for langevin, mala and hmc.")
-    table = options.load_table(arguments, as_written=True, missing=True)
+    table = options.load_table(arguments, as_written=True, missing=True, numbers=False)
     frame, notes = with_categories(table)
-    given = parse_given(arguments.given, frame, table.truths)
+    given = parse_given(arguments.given, frame, table)
     from isthmus.synthesis import draw_rows
 
     found = draw_rows(
@@ -105,11 +105,9 @@ def _draw_rows(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def parse_given(
-    words: list[str], frame: pd.DataFrame, truths: dict[str, tuple[str, str]]
-) -> dict[str, Any]:
+def parse_given(words: list[str], frame: pd.DataFrame, table: Table) -> dict[str, Any]:
     """Return what --given says: COLUMN=VALUE, or COLUMN=LOW..HIGH for a column of numbers."""
-    given: dict[str, Any] = {}
+    given, truths = dict[str, Any](), table.truths
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
@@ -129,7 +127,8 @@ def parse_given(
             given[name] = values.get(text, values[alike[0]] if len(alike) == 1 else text)
         else:
             try:
-                ends = [float(end) for end in text.split("..")]
+                mark = table.format.decimal
+                ends = [float(end.replace(mark, ".")) for end in text.split("..")]
             except ValueError:
                 ends = []
             if not 1 <= len(ends) <= 2 or not math.isfinite(sum(ends)) or ends[0] > ends[-1]:
@@ -145,8 +144,10 @@ def _write(
     output = None if arguments.output == STDIN else arguments.output
     if output is not None or not arguments.json:
         shown = rows
-        if like is not None and (FileFormat.of(output) if output else like.format).kind == "text":
-            shown = like.signed(rows)
+        if like is not None:
+            # Stdout gets text, unless the table is JSON.
+            is_text = FileFormat.of(output).kind == "text" if output else like.format.kind != "json"
+            shown = like.signed(rows) if is_text else rows
         write_table(shown, output, like=like)
     if arguments.json:
         records = rows.astype(object).where(rows.notna(), None).to_dict("records")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # The check keeps this share of the rows apart, and needs at least this many.
 HELD_OUT, FEWEST_CHECKED, MOST_CHECKED = 0.3, 15, 2000
+# Trees of the forest, fewer of many rows: a budget of computation.
+TREES, WORK = (50, 200), 2**18
 MOST_DRAWS = 10**9
 
 
@@ -207,7 +209,8 @@ def _checked(whole: RowGenerator, model: str, options: dict[str, Any]) -> dict[s
     places = whole.moving if len(whole.moving) else slice(None)
     both = np.concatenate([real, drawn[: len(real)]])
     truth = np.arange(len(both)) >= len(real)
-    forest = RandomForestClassifier(200, random_state=seed, min_samples_leaf=2)
+    trees = int(np.clip(WORK / len(both), *TREES))
+    forest = RandomForestClassifier(trees, random_state=seed, min_samples_leaf=2)
     shuffled = np.random.default_rng(seed).permutation(len(both))
     score = cross_val_predict(forest, both[shuffled], truth[shuffled], cv=5, method="predict_proba")
     units = whole.scales[places]

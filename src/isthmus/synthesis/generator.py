@@ -151,9 +151,9 @@ class RowGenerator:
             self.density, self.kind = reader.condition(self.codes[:, self.moving]), TABLES
         elif required:
             raise InvalidInputError(
-                f'model="tables" needs {FEWEST_ROWS} to {most_rows:,} rows and 1 to '
-                f"{most_columns} columns of numbers that vary, no categories, and cells that are "
-                'not all frequent values. Use model="kernel".'
+                f'"tables" needs {FEWEST_ROWS} to {most_rows:,} rows and 1 to {most_columns} '
+                "columns of numbers that vary, no categories, and cells that are not all frequent "
+                'values; "kernel" takes any table.'
             )
 
     def _has_margins(self) -> bool:

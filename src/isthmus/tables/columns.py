@@ -239,33 +239,35 @@ def build_table(
     *,
     missing: bool,
     as_written: bool,
+    numbers: bool = True,
 ) -> Table:
     """Return the table of a source; the parameters are those of :func:`read_table`."""
     frame, names, notes = source.frame, list(source.frame.columns), list(source.notes)
     chosen = {"id": None if id == "none" else id, "label": label}
     roles = {role: source.find(name, role) for role, name in chosen.items() if name is not None}
     aside = {source.find(name, "drop") for name in drop}.union(roles.values(), source.beside)
-    numbers = {place: _numbers(source, place) for place in range(len(names)) if place not in aside}
+    others = [place for place in range(len(names)) if place not in aside]
+    columns = {place: _numbers(source, place) for place in others}
     likely = [
         place
-        for place, found in numbers.items()
+        for place, found in columns.items()
         # The only column is a feature, whatever its name.
-        if place == source.ids or (len(numbers) > 1 and _are_ids(source, place, found))
+        if place == source.ids or (len(columns) > 1 and _are_ids(source, place, found))
     ]
     if id is None and likely:
         first, *others = sorted(likely, key=lambda place: place != source.ids)
         roles["id"] = first
-        del numbers[first]
+        del columns[first]
         notes.append(
             f"Column {names[first]!r} is used as row ids; option id none makes it a feature."
         )
-        if more := [names[place] for place in others if numbers[place] is not None]:
+        if more := [names[place] for place in others if columns[place] is not None]:
             notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
-    words = [names[place] for place, found in numbers.items() if found is None]
-    known = {names[place]: found for place, found in numbers.items() if found is not None}
+    words = [names[place] for place, found in columns.items() if found is None]
+    known = {names[place]: found for place, found in columns.items() if found is not None}
     values = {name: _floats(column) for name, column in known.items()}
     used = [name for name in known if not len(frame) or not np.isnan(values[name]).all()]
-    if not used:
+    if not used and (numbers or not words):
         shown = ""
         if words:
             kinds = parse_cells(frame[words[0]].astype(object), ".")[1]
@@ -278,19 +280,21 @@ def build_table(
     if source.format.decimal == "," and not source.grouped:
         notes += _check_commas(source, used)
     # Faster than column_stack, which writes with strides.
-    X = np.ascontiguousarray(np.array([values[name] for name in used]).T)
-    _check_values(source, used, X, missing)
+    X = np.array([values[name] for name in used]).reshape(len(used), len(frame))
+    X = np.ascontiguousarray(X.T)
+    if used:
+        _check_values(source, used, X, missing)
     empty = [name for name in known if name not in used]
     for some, reason in (empty, "every cell is missing"), (words, "most cells are not numbers"):
         notes += [f"Not used, since {reason}: {listed(some)}."] * bool(some)
-    columns = {role: tidied(frame.iloc[:, place]) for role, place in roles.items()}
+    cells = {role: tidied(frame.iloc[:, place]) for role, place in roles.items()}
     is_text = source.format.kind == "text"
     return Table(
         X=X,
         columns=tuple(used),
-        ids=columns.get("id", np.arange(1, len(frame) + 1)),
+        ids=cells.get("id", np.arange(1, len(frame) + 1)),
         id_name=names[roles["id"]] if "id" in roles else "row",
-        labels=columns.get("label"),
+        labels=cells.get("label"),
         label_name=names[roles["label"]] if "label" in roles else None,
         left_out=tuple(name for name in names if name in empty or name in words),
         notes=tuple(notes),

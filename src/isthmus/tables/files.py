@@ -217,6 +217,7 @@ def read_table(
     skip_rows: int | None = None,
     missing: bool = True,
     as_written: bool = False,
+    numbers: bool = True,
 ) -> Table:
     """Read the numeric columns of a file.
 
@@ -246,6 +247,8 @@ def read_table(
         Allow missing values, as NaN. Otherwise they are an error, as infinities always are.
     as_written : bool
         Keep the cells of a text file as they are written, for :func:`write_table`.
+    numbers : bool
+        Refuse a file without a column of numbers.
 
     Raises
     ------
@@ -264,7 +267,8 @@ def read_table(
             require_kind(text, name, str)
     header = None if header is None else as_flag(header, "header")
     skip_rows = None if skip_rows is None else as_count(skip_rows, "skip_rows", at_least=0)
-    missing, as_written = as_flag(missing, "missing"), as_flag(as_written, "as_written")
+    flags = {"missing": missing, "as_written": as_written, "numbers": numbers}
+    flags = {name: as_flag(flag, name) for name, flag in flags.items()}
     layout["separator"] = SEPARATOR_NAMES.get(separator or "", separator)
     if layout["separator"] is not None and (
         len(layout["separator"]) != 1 or layout["separator"] in '"\r\n'
@@ -290,7 +294,7 @@ def read_table(
             f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
             "invalid. Name its encoding (option encoding), or save it as UTF-8."
         ) from None
-    return build_table(source, id, label, drop, missing=missing, as_written=as_written)
+    return build_table(source, id, label, drop, **flags)
 
 
 def write_table(
