@@ -85,15 +85,6 @@ def test_ids_are_found_by_name_and_a_model_that_learned_from_them_says_so(run) -
     run("cluster numbered.csv --model m --id none")
 
 
-@pytest.mark.usefixtures("iris")
-def test_rows_go_to_stdout_alone_on_request(run) -> None:
-    out = run("cluster iris.csv -k 2 -o -")
-    assert out.out.startswith("row,cluster,certainty,log_density,p1,p2\n1,")
-    assert out.out.count("\n") == 151
-    assert "plant, species" in out.err
-    assert [path.name for path in Path().iterdir()] == ["iris.csv"]
-
-
 def test_a_table_with_semicolons_stays_one_and_a_second_run_says_that_it_replaces(run) -> None:
     Path("semi.csv").write_text("a;b\n1,5;2\n2,5;3\n9,5;8\n8;9\n")
     assert run("cluster semi.csv").out.endswith("rows written to  semi.clusters.csv\n")

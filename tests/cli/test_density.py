@@ -25,14 +25,6 @@ def test_rows_of_another_file_are_matched_by_name(run) -> None:
     assert set(printed) == {"output", *expected.to_dict()}
 
 
-def test_rows_of_the_table_are_scored_without_themselves(run) -> None:
-    TRAIN.assign(constant=7.0).to_csv("train.csv", index=False)
-    lines = run("density train.csv -o - --quiet --level 5").out.splitlines()
-    assert lines[0] == "row,log_density,percentile,outlier"
-    assert len(lines) == 41
-    assert "nan" not in "".join(lines)
-
-
 def test_missing_text_is_unknown_in_the_table_and_in_other_rows(run) -> None:
     towns = np.array(["Rome", "Oslo", "Rome", ""] * 10)
     TRAIN.assign(name=towns).to_csv("train.csv", index=False)
