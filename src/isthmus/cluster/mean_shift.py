@@ -43,7 +43,7 @@ class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
         The modes, those of the largest basins first.
     labels_ : ndarray (n_samples,)
     bandwidth_ : float
-    n_iter_, n_features_in_ : int
+    n_clusters_, n_iter_, n_features_in_ : int
 
     Examples
     --------
@@ -70,7 +70,7 @@ class GaussianMeanShift(Plottable, ClusterMixin, BaseEstimator):
         tol, max_steps = self._stopping()
         found = find_modes(self.energy_, starts, tol=tol, max_steps=max_steps)
         self.cluster_centers_ = found.fixed_points.astype(table.dtype)
-        self.labels_ = found.labels
+        self.labels_, self.n_clusters_ = found.labels, len(self.cluster_centers_)
         self.n_iter_ = max(found.steps, 1)
         return self
 
