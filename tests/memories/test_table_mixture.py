@@ -126,6 +126,12 @@ def test_conditionals_are_joint_over_marginal(mixture, known):
     torch.testing.assert_close(found.dof, mixture.dof + len(known))
 
 
+def test_nothing_observed_leaves_the_energy(mixture):
+    x = draw(5, 3, seed=1)
+    found = mixture.conditional(torch.full((3,), math.nan, dtype=DOUBLE))
+    torch.testing.assert_close(found.energy(x), mixture.energy(x))
+
+
 def test_draws_have_the_density(mixture):
     drawn = mixture.sample(20_000, seed=1)
     for column in range(3):

@@ -221,7 +221,9 @@ class StudentRows(WeightedMemory):
         part, kept = self._seeing_numbers(known)
         places = known.nonzero()[:, 0].tolist()
         dof, d = self.dof.expand(self.n_memories), len(places)
-        logs, squares = self.log_mixing_weights[:, None], self.memories.new_zeros(1, 1)
+        weights = self.memories.new_zeros(()) if self.log_weights is None else self.log_weights
+        logs = weights.expand(self.n_memories)[:, None]
+        squares = self.memories.new_zeros(1, 1)
         if part is not None:
             logs, squares = part._terms(x[:, kept], seen[:, kept])
         factors = ((1 + squares / dof[:, None]) / (1 + d / dof[:, None])).sqrt()
