@@ -328,6 +328,4 @@ def cluster_tree(
     axes.set_xlabel("cluster" + ", number of rows" * (sizes is not None))
     note = "Two clusters join where the resolution falls to their height."
     style.heading(axes, title, note, characters=110, lines=1)
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    return figure
+    return style.root_of(axes)

@@ -101,11 +101,16 @@ def heading(
         note_at(axes, line, (0, 1), (0, above - 1.35 * NOTE_SIZE * number + 6), **look)
 
 
+def root_of(axes: Axes) -> Figure:
+    """Return the figure of axes, which may be those of a subfigure."""
+    root: Any = axes.figure.figure  # get_figure(root=True) needs Matplotlib 3.10
+    assert isinstance(root, Figure)
+    return root
+
+
 def fitting_characters(axes: Axes) -> int:
     """Return about how many characters of a note are as wide as the axes."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    inches = axes.get_position().width * figure.get_figwidth()
+    inches = axes.get_position().width * root_of(axes).get_figwidth()
     return max(20, int(72 * inches / (0.5 * NOTE_SIZE)))
 
 
