@@ -7,27 +7,11 @@ import pytest
 from isthmus.cli.main import main
 from isthmus.impute import MemoryImputer
 from isthmus.synthesis import draw_rows
-from isthmus.tables.categories import doubtful_columns, likely_label, with_categories
+from isthmus.tables.categories import doubtful_columns, with_categories
 from isthmus.tables.files import read_table
 
 RNG = np.random.default_rng(0)
 MEASURED = pd.DataFrame(RNG.normal(size=(60, 2)), columns=["a", "b"])
-LAST = {
-    "named": ("Target", RNG.normal(size=60), "Target"),
-    "classes": ("kind", np.arange(60) % 4, "kind"),
-    "from one": ("kind", 1 + np.arange(60) % 3, "kind"),
-    "a measurement": ("size", RNG.normal(size=60), None),
-    "counts with gaps": ("count", np.arange(60) % 4 * 2, None),
-    "two values": ("flag", np.arange(60) % 2, None),
-}
-
-
-@pytest.mark.parametrize("case", LAST)
-def test_a_column_that_looks_like_a_label_is_found(case, tmp_path) -> None:
-    name, values, expected = LAST[case]
-    path = tmp_path / "table.csv"
-    MEASURED.assign(**{name: values}).to_csv(path, index=False)
-    assert likely_label(read_table(path)) == expected
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ SHARED, READING = HELP.pop("shared"), HELP.pop("reading")
 Action = Callable[[argparse.Namespace], int]
 # The largest seed that the generators of numpy and torch both accept.
 LARGEST = 2**32 - 1
+LABEL_NAMES = {"class", "classes", "label", "labels", "target", "species"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -288,17 +289,12 @@ def load_table(arguments: argparse.Namespace, *, missing: bool = False, **readin
 
 
 def note_on_label(table: Table, advice: str = "--label {} keeps it apart; ") -> Iterator[str]:
-    """Yield a sentence if a column looks like a label, with the options that leave it out."""
-    from isthmus.tables.categories import NAMES, likely_label
-
-    if table.label_name is not None:
-        return
-    if (name := likely_label(table)) is not None:
-        words = f"column {name!r} looks like a label and is treated as a measurement. "
+    """Yield a sentence if a column has a name of labels, with the options that leave it out."""
+    known = (*table.columns, *(table.left_out if advice else ()))
+    names = [name for name in known if name.strip().lower() in LABEL_NAMES]
+    for name in names[:1] if table.label_name is None else ():
+        words = f"column {name!r} looks like a label: "
         yield f"{words}{advice.format(name)}--drop {name} leaves it out."
-        return
-    likely = [name for name in table.left_out if advice and name.strip().lower() in NAMES]
-    yield from (f"column {name!r} looks like a label: --label {name}." for name in likely[:1])
 
 
 def load_beside(arguments: argparse.Namespace, path: Path, **given: Any) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -356,50 +356,40 @@ def hide_and_fill(
     outside their fold. Half of the folds choose the candidate, the other half measure its errors
     (k, D), and those of column means: NaN at cells not hidden. None: too few rows or cells.
     """
-    folds = list(_folds(Z, patterns, seed))
-    if len(folds) < 2:
-        return None
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(Z))
+    hidden = patterns[generator.integers(len(patterns), size=len(Z))] & ~np.isnan(Z)
+    checked = order[hidden[order].any(1)][:CHECKED_ROWS]
+    count = min(FOLDS_OF_FEW if len(Z) <= FEW_ROWS else FOLDS_OF_MANY, len(checked))
     errors: dict[Candidate, list[FloatArray]] = {one: [] for one in tried}
     baseline = []
-    with progress("hiding cells", len(folds), show=show_progress) as report:
-        for number, (learned, rows, hidden) in enumerate(folds):
-            given = np.where(hidden, np.nan, rows)
+    with progress("hiding cells", count, show=show_progress) as report:
+        for number in range(count):
+            own = checked[number::count]
+            others = np.setdiff1d(order, own)
+            if len(others) > LEARNED_ROWS:
+                others = generator.choice(others, LEARNED_ROWS, replace=False)
+            rows, learned, chosen = Z[own], Z[others], hidden[own]
+            if np.isnan(learned).all(0).any():  # or there are none
+                continue
             for candidate in tried:
                 try:
-                    filled = _fill(_energy(candidate, learned, seed), given, how)
+                    energy = _energy(candidate, learned, seed)
+                    filled = _fill(energy, np.where(chosen, np.nan, rows), how)
                 except InvalidInputError:
                     filled = np.full(rows.shape, np.inf)
-                errors[candidate].append(np.where(hidden, filled - rows, np.nan))
-            baseline.append(np.where(hidden, np.nanmean(learned, 0) - rows, np.nan))
+                errors[candidate].append(np.where(chosen, filled - rows, np.nan))
+            baseline.append(np.where(chosen, np.nanmean(learned, 0) - rows, np.nan))
             report(number + 1, f"fold {number + 1}")
+    if len(baseline) < 2:
+        return None
     best = min(tried, key=lambda one: _root_mean_square(np.concatenate(errors[one][::2])))
     measured = np.concatenate(errors[best][1::2])
-    if np.isinf(measured).any():
-        return None
-    return best, measured, np.concatenate(baseline[1::2])
+    return None if np.isinf(measured).any() else (best, measured, np.concatenate(baseline[1::2]))
 
 
 def _root_mean_square(values: FloatArray) -> float:
     return float(np.sqrt(np.nanmean(values**2)))
-
-
-def _folds(
-    Z: FloatArray, patterns: NDArray[np.bool_], seed: int
-) -> Iterator[tuple[FloatArray, FloatArray, NDArray[np.bool_]]]:
-    """Yield rows to learn from, rows to fill, and which of their cells are hidden."""
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(Z))
-    checked = order[:CHECKED_ROWS]
-    hidden = patterns[generator.integers(len(patterns), size=len(checked))] & ~np.isnan(Z[checked])
-    checked, hidden = checked[hidden.any(1)], hidden[hidden.any(1)]
-    count = min(FOLDS_OF_FEW if len(Z) <= FEW_ROWS else FOLDS_OF_MANY, len(checked))
-    for number in range(count):
-        own = slice(number, None, count)
-        others = np.setdiff1d(order, checked[own])
-        if len(others) > LEARNED_ROWS:
-            others = generator.choice(others, LEARNED_ROWS, replace=False)
-        if len(others) and not np.isnan(Z[others]).all(0).any():
-            yield Z[others], Z[checked[own]], hidden[own]
 
 
 def _energy(sigma: Candidate, Z: FloatArray, seed: int) -> Memory:

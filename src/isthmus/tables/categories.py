@@ -1,4 +1,4 @@
-"""Columns of categories and of labels, and those that are not what they seem: ids, other text."""
+"""Columns of categories, and those that are not what they seem: ids, other text."""
 
 from __future__ import annotations
 
@@ -21,28 +21,9 @@ from isthmus.tables.columns import (
 )
 from isthmus.tables.files import Table
 
-NAMES = {"class", "classes", "label", "labels", "target", "species"}
-# A first or last column of whole numbers without a gap, at most this many, looks like classes if
-# most other columns have more values.
-MOST_CLASSES = 15
 # Text whose values are distinct in more than half of the rows is not one of categories, if there
 # are at least so many rows.
 FEWEST_ROWS = 10
-
-
-def likely_label(table: Table) -> str | None:
-    """Return the name of the column that looks like a label, if there is one."""
-    named = [name for name in table.columns if name.strip().lower() in NAMES]
-    if named or len(table.columns) < 2:
-        return next(iter(named), None)
-    distinct = [np.unique(column[~np.isnan(column)]) for column in table.X.T]
-    counts = np.array([len(values) for values in distinct])
-    for place in (-1, 0):
-        values, count = distinct[place], counts[place]
-        few = 2 < count <= MOST_CLASSES and len(table) > 3 * count and (counts > count).mean() > 0.5
-        if few and values[0] in (0, 1) and (np.diff(values) == 1).all():
-            return table.columns[place]
-    return None
 
 
 def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
