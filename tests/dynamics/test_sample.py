@@ -20,21 +20,15 @@ from isthmus.memories.mixture import Mixture
 class Counting:
     """A sampler whose chains count their steps: where draws come from can be read off them."""
 
+    def __init__(self, by: float = 1.0) -> None:
+        self.by = by
+
     def init(self, energy: Energy, x: Tensor) -> LangevinState:
         return LangevinState(x)
 
-    def step(
-        self, energy: Energy, state: LangevinState, generator: torch.Generator
-    ) -> tuple[LangevinState, Info]:
+    def step(self, energy: Energy, state: LangevinState, generator: torch.Generator) -> tuple:
         ones = torch.ones(state.position.shape[0])
-        return LangevinState(state.position + 1), Info(ones / 4, ones.bool())
-
-
-class Stays(Counting):
-    def step(
-        self, energy: Energy, state: LangevinState, generator: torch.Generator
-    ) -> tuple[LangevinState, Info]:
-        return state, super().step(energy, state, generator)[1]
+        return LangevinState(state.position + self.by), Info(ones / 4, ones.bool())
 
 
 @pytest.fixture
@@ -63,7 +57,7 @@ def test_chains_start_at_heavy_memories_more_often() -> None:
         torch.tensor([[0.0], [50.0], [100.0]], dtype=torch.float64), 1.0, weights.log()
     )
     for energy in (memory, CRPMixture(memory.means, 10 * weights)):
-        draws = sample(energy, 2000, Stays(), burn_in=0)
+        draws = sample(energy, 2000, Counting(by=0.0), burn_in=0)
         counts = [int((draws == 50.0 * place).sum()) for place in range(3)]
         assert stats.chisquare(counts, 2000 * weights).pvalue > 1e-3
 

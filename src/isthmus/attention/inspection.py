@@ -20,16 +20,14 @@ from isthmus.validation import as_flag, require_values
 class Heads:
     """Logits of every head, ``scale * (query_weight @ y + query_bias) . key + log_offset``.
 
-    Here y is the normed query, and the last `always_seen` keys belong to the layer and are never
-    masked. Shapes: query_weight (H * d, D), query_bias (H * d,), log_offset (B, H, T), and keys
-    (B, H, T, d), or (B, H, S, T, d) where they depend on the query's place.
+    Here y is the normed query, and the last `always_seen` keys are never masked.
     """
 
-    query_weight: Tensor
-    query_bias: Tensor | None
-    keys: Tensor
+    query_weight: Tensor  # (H * d, D)
+    query_bias: Tensor | None  # (H * d,)
+    keys: Tensor  # (B, H, T, d), or (B, H, S, T, d) where they depend on the query's place
     scale: float
-    log_offset: Tensor | None = None
+    log_offset: Tensor | None = None  # (B, H, T)
     always_seen: int = 0
 
 
@@ -213,8 +211,7 @@ def merge_masks(
 ) -> Tensor | None:
     """Return one mask to be added to logits of `shape` (B, H, S, T), or None.
 
-    `mask` is as in :func:`isthmus.attention.vmf_view`, and no mask applies to the last
-    `always_seen` keys.
+    No mask applies to the last `always_seen` keys.
     """
     batch, n_heads, n_queries, n_keys = shape
     n_keys -= always_seen

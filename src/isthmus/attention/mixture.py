@@ -36,16 +36,14 @@ class VMFMixture:
 
     Attributes
     ----------
-    concentration : Tensor (B, H, T)
-        :math:`\kappa_i`, for a query at distance 1 from the centre.
+    concentration, log_weight : Tensor (B, H, T)
+        :math:`\kappa_i`, for a query at distance 1 from the centre, and :math:`\log w_i`, not
+        normalised and without any mask.
     coordinates : Tensor (B, H, T, c)
         The directions :math:`m_i` in the head's own `basis`, or zeros where kappa is zero.
-    log_weight : Tensor (B, H, T)
-        :math:`\log w_i`, not normalised and without any mask.
-    query_direction : Tensor (B, S, D), or (B, H, S, D) where heads norm their queries
-        Unit vectors u.
-    query_radius : Tensor (B, S), or (B, H, S)
-        Distance of queries from the centre: close to one.
+    query_direction, query_radius : Tensor (B, S, D), (B, S), or (B, H, S, D), (B, H, S)
+        Unit vectors u, and distances from the centre, close to one. With an axis of heads where
+        these norm their queries.
     centred : bool
         True if the sphere is orthogonal to the vector of ones, as for LayerNorm.
     basis : Tensor (H, D, c), optional
@@ -207,10 +205,8 @@ class Entanglement:
 
     Attributes
     ----------
-    correlation : Tensor (H,)
-        Of the concentration kappa with the log-weight log w, from -1 to 1.
-    mixing_correlation : Tensor (H,)
-        Of kappa with the log of the true mixing proportion, w / C(kappa).
+    correlation, mixing_correlation : Tensor (H,)
+        Of kappa with the log-weight log w, and with the log of the true mixing proportion w / C.
     slope : Tensor (H,)
         Nats of log-weight for each unit of kappa, by least squares.
     mean_concentration, concentration_spread, weight_spread : Tensor (H,)

@@ -44,20 +44,19 @@ def vmf_view(
     Parameters
     ----------
     norm : nn.LayerNorm, nn.RMSNorm, or that of Hugging Face's Llama, Mistral or Qwen2
-        Any setting of its gain and bias. Or a block, with x as the second argument:
-        ``nn.TransformerEncoderLayer(norm_first=True)``, :class:`PreNormAttention`,
-        :class:`SALNAttention`, or a block of Hugging Face's GPT-2, Llama, Mistral or Qwen2.
+        Or a block, with x as the second argument: ``nn.TransformerEncoderLayer(norm_first=True)``,
+        :class:`PreNormAttention`, :class:`SALNAttention`, or a block of Hugging Face's GPT-2,
+        Llama, Mistral or Qwen2.
     attention : nn.MultiheadAttention, or that of Hugging Face's models
-        Any setting; dropout is ignored.
+        Dropout is ignored.
     x : array or Tensor (B, S, D) or (S, D)
         Input of the norm, in the layout of the layer: (S, B, D) if it is not ``batch_first``.
-    mask : Tensor, optional
-        As ``nn.MultiheadAttention`` takes it: boolean, **True where a query may not see a key**, or
-        numbers to add to the logits. (S, T), (B * H, S, T), or broadcasting to (B, H, S, T).
+    mask, key_padding_mask : Tensor, optional
+        As ``nn.MultiheadAttention`` takes them: boolean, **True where a query may not see a key**,
+        or numbers to add to the logits. The mask is (S, T), (B * H, S, T), or broadcasts to
+        (B, H, S, T); that of padding is (B, T).
     is_causal : bool
         A query sees only keys up to its own position, as in Hugging Face's models.
-    key_padding_mask : Tensor (B, T), optional
-        Boolean, True for hidden keys, or numbers to add to the logits.
     key : array or Tensor (B, T, kdim), optional
         The `key` input in cross-attention. Default: the normed x.
     position_ids : Tensor (B, S), optional

@@ -66,10 +66,10 @@ class NeuralEnergy(Placed):
 
     .. math:: E(x) = f_\theta(z) + \frac{\lVert z \rVert^2}{8}, \qquad z = S^{-1} (x - c)
 
-    The network grows linearly at most, so that :math:`\exp(-E)` has an integral. Train it with
-    :func:`isthmus.fit`, which puts the centre c at the mean of the rows, and S at their standard
+    The network grows linearly at most, so that :math:`\exp(-E)` has an integral.
+    :func:`isthmus.fit` puts the centre c at the mean of the rows, and S at their standard
     deviations or, with 4 to 64 coordinates, at the Cholesky factor of their covariance. Until then
-    they are 0 and 1; :class:`isthmus.Affine` puts the energy into other units.
+    they are 0 and 1.
 
     Parameters
     ----------

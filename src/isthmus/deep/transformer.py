@@ -32,10 +32,8 @@ class EnergyTransformerBlock(Energy):
 
     Parameters
     ----------
-    width : int
-        Coordinates of a token.
-    tokens : int, optional
-        N; default: any.
+    width, tokens : int
+        Coordinates of a token, and their number N; default: any.
     heads, head_width, memories : int
         Heads of the attention, the width of their keys, and patterns of the Hopfield network;
         default of the last: four times `width`.

@@ -1,8 +1,7 @@
 """Chains of draws, and their diagnostics: split R-hat and effective sample size.
 
-Both measures follow Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021),
-"Rank-normalization, folding, and localization", without the rank-normalisation: each chain is
-cut in two, so that a drift within a chain counts like a difference between chains.
+Both follow Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), without the rank-normalisation:
+each chain is cut in two, so that a drift within it counts like a difference between chains.
 """
 
 from __future__ import annotations
@@ -136,6 +135,4 @@ def _halves(draws: Any) -> Tensor:
 
 def _in_kind(values: Tensor, draws: Any) -> Tensor:
     """Return values in the dtype of draws if they are a tensor, else as a float64 array."""
-    dtype = draws.dtype if isinstance(draws, Tensor) else torch.float64
-    found: Tensor = as_given(values.to(dtype), draws)
-    return found
+    return as_given(values.to(draws.dtype) if isinstance(draws, Tensor) else values, draws)

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from isthmus.dynamics.samplers import Hamiltonian, Info, MetropolisState, Scales, noise
+from isthmus.dynamics.samplers import Hamiltonian, Info, MetropolisState, Phase, Scales, noise
 from isthmus.energy import Energy
 from isthmus.validation import as_count
 
@@ -130,13 +130,10 @@ class NUTS(Hamiltonian):
             acceptance = first.acceptance + second.acceptance
             leaves = first.leaves + second.leaves
             return _Tree(first.begin, second.end, proposal, log_weight, acceptance, leaves, stopped)
-        (position, velocity, score, _), time = _parts(edge), self.step_size * sign
-        points, known = [], []
+        phase, points, known = Phase(*_parts(edge)[:3]), [], []
         for _ in range(2**depth):
-            position, velocity, score, finite = self._leapfrog(
-                energy, position, velocity, score, time
-            )
-            points.append(torch.cat([position, velocity, score], 1))
+            phase, finite = self._leapfrog(energy, phase, self.step_size * sign)
+            points.append(torch.cat(phase, 1))
             known.append(finite)
         rows = torch.stack(points)  # (leaves, chains, 3 D)
         positions = rows[..., : edge.shape[1] // 3].flatten(0, 1)

@@ -1,8 +1,4 @@
-"""sample: draw from an energy with HMC, NUTS, MALA, Langevin, or a sampler of your own.
-
-Step sizes and scales are tuned in the burn-in and frozen afterwards, so that the draws come from a
-fixed kernel whose stationary distribution is the target.
-"""
+"""sample: draw from an energy with HMC, NUTS, MALA, Langevin, or a sampler of your own."""
 
 from __future__ import annotations
 
@@ -73,7 +69,8 @@ def sample(
         chains of one draw each, which are independent of each other.
     tune : bool, optional
         Tune the step size of Langevin, MALA, HMC or NUTS, and the ``scales`` of HMC and NUTS (their
-        mass matrix), in the first three quarters of the burn-in; both are frozen afterwards.
+        mass matrix), in the first three quarters of the burn-in; both are frozen afterwards, so
+        that the draws come from a kernel whose stationary distribution is the target.
         Default: only if `sampler` is not given.
     progress : bool, optional
         Show a bar on stderr. Default: on a terminal, once the run takes longer than two seconds.

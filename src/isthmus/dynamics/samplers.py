@@ -1,8 +1,7 @@
 r"""Langevin, MALA and HMC: settings, and pure steps on many chains at once.
 
 All of them move on :math:`p(x)^{1/T}` with :math:`p(x) \propto \exp(-\beta_E E(x))`, where
-:math:`\beta_E` is the energy's own inverse temperature and T the sampler's temperature. The
-gradient of log p is :math:`\beta_E` times the score :math:`-\nabla E`.
+:math:`\beta_E` is the energy's own inverse temperature and T the sampler's temperature.
 """
 
 from __future__ import annotations
@@ -106,9 +105,9 @@ class Langevin(Tempered):
 
     .. math:: x' = x + \epsilon \nabla \log p(x) + \sqrt{2 \epsilon T}\, \xi
 
-    It never rejects and needs scores only, at the price of a bias that is linear in the step: on
-    :math:`E = x^2/2` the variance is :math:`T / (1 - \epsilon/2)` instead of T. It steps across
-    walls where an energy is infinite; :class:`MALA` and :class:`HMC` do not.
+    It never rejects, at the price of a bias that is linear in the step: on :math:`E = x^2/2` the
+    variance is :math:`T / (1 - \epsilon/2)` instead of T. It steps across walls where an energy is
+    infinite; :class:`MALA` and :class:`HMC` do not.
 
     Parameters
     ----------
@@ -161,11 +160,9 @@ class MALA(Adjusted):
 
     Parameters
     ----------
-    step_size : float
-        :math:`\epsilon`. The best acceptance rate is about 0.57; ``sample(..., tune=True)``
-        finds the step size for it.
-    temperature : float
-        T, as in :class:`Langevin`.
+    step_size, temperature : float
+        As in :class:`Langevin`. ``sample(..., tune=True)`` finds the step size for the best
+        acceptance rate, about 0.57.
     """
 
     step_size: float = 0.1
@@ -209,6 +206,14 @@ class Scales(NamedTuple):
         return x * self.inverse if self.factor.ndim == 1 else x @ self.inverse.mT
 
 
+class Phase(NamedTuple):
+    """Positions, velocities and scores (..., D) on trajectories."""
+
+    position: Tensor
+    velocity: Tensor
+    score: Tensor
+
+
 class Hamiltonian(Adjusted):
     """A sampler that moves by leapfrogs, in the units of its scales if it has any."""
 
@@ -222,23 +227,20 @@ class Hamiltonian(Adjusted):
             require_kind(self.scales, "scales", Scales)
 
     def _leapfrog(
-        self,
-        energy: Energy,
-        start: Tensor,
-        velocity: Tensor,
-        score: Tensor,
-        step_size: float | Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return position, velocity and score one leapfrog ahead, and where they are finite."""
+        self, energy: Energy, start: Phase, step_size: float | Tensor
+    ) -> tuple[Phase, Tensor]:
+        """Return the phase one leapfrog ahead, and where it is finite."""
         push, scales = step_size * energy.inverse_temperature / self.temperature, self.scales
-        velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
-        position = start + step_size * (scales.spread(velocity) if scales else velocity)
+        velocity = start.velocity + push / 2 * (
+            scales.pulled(start.score) if scales else start.score
+        )
+        position = start.position + step_size * (scales.spread(velocity) if scales else velocity)
         # Energies may refuse points that are not finite: a lost trajectory stays where it is.
         finite = torch.isfinite(position).all(-1)
-        position = choose(finite, position, start)
+        position = choose(finite, position, start.position)
         score = energy._score(position)
         velocity = velocity + push / 2 * (scales.pulled(score) if scales else score)
-        return position, velocity, score, finite & torch.isfinite(score).all(-1)
+        return Phase(position, velocity, score), finite & torch.isfinite(score).all(-1)
 
     def _potential(self, energy: Energy, value: Tensor) -> Tensor:
         """Return energies (...) in nats at the temperature."""
@@ -284,8 +286,7 @@ class HMC(Hamiltonian):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "n_leapfrog", as_count(self.n_leapfrog, "n_leapfrog"))
-        jitter = as_number(self.jitter, "jitter", at_least=0, below=1)
-        object.__setattr__(self, "jitter", jitter)
+        object.__setattr__(self, "jitter", as_number(self.jitter, "jitter", at_least=0, below=1))
 
     @torch.no_grad()
     def trajectory(
@@ -300,15 +301,13 @@ class HMC(Hamiltonian):
         `step_size`, a number or (..., 1), replaces that of the sampler.
         """
         step_size = self.step_size if step_size is None else step_size
-        position, value, score = state
-        possible = torch.ones_like(value, dtype=torch.bool)
+        phase = Phase(state.position, velocity, state.score)
+        possible = torch.ones_like(state.energy, dtype=torch.bool)
         for _ in range(self.n_leapfrog):
-            position, velocity, score, finite = self._leapfrog(
-                energy, position, velocity, score, step_size
-            )
+            phase, finite = self._leapfrog(energy, phase, step_size)
             possible = possible & finite
-        value = energy._energy(position)
-        return MetropolisState(position, value, score), velocity, possible & torch.isfinite(value)
+        end = MetropolisState(phase.position, energy._energy(phase.position), phase.score)
+        return end, phase.velocity, possible & torch.isfinite(end.energy)
 
     @torch.no_grad()
     def step(

@@ -48,8 +48,7 @@ class Tempering:
     Parameters
     ----------
     sampler : HMC, MALA or NUTS
-        The steps of each chain. Its step size is for :math:`b = 1` and grows with
-        :math:`1/\sqrt b` (MALA's with 1).
+        Its step size is for :math:`b = 1` and grows with :math:`1/\sqrt b` (not MALA's).
     inverse_temperatures : sequence of float
         The ladder: 1, then falling numbers above zero.
 
@@ -68,9 +67,7 @@ class Tempering:
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampler, HMC | MALA | NUTS):
-            raise InvalidInputError(
-                f"sampler must be isthmus.HMC, MALA or NUTS, not {self.sampler!r}."
-            )
+            raise InvalidInputError(f"sampler must be HMC, MALA or NUTS, not {self.sampler!r}.")
         given: Any = self.inverse_temperatures
         ladder = as_array(given, "inverse_temperatures")
         falls = ladder.ndim == 1 and ladder.size > 1 and ladder[0] == 1 and ladder[-1] > 0

@@ -62,10 +62,8 @@ def merge_masks(
 
 
 def _require_mask(name: str, mask: Tensor, shapes: list[tuple[int, ...]]) -> None:
-    if not isinstance(mask, Tensor):
-        raise DtypeError(f"{name} must be a boolean tensor, not of {type(mask).__name__}.")
-    if mask.dtype != torch.bool:
-        raise DtypeError(f"{name} must be boolean, True for a hidden pattern, not {mask.dtype}.")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise DtypeError(f"{name} must be a boolean tensor, True for a hidden pattern.")
     if tuple(mask.shape) not in shapes:
         words = " or ".join(str(tuple(shape)) for shape in dict.fromkeys(shapes))
         raise ShapeError(f"{name} must have shape {words}, not {tuple(mask.shape)}.")
@@ -111,13 +109,10 @@ class Hopfield(nn.Module):
     ----------
     input_size : int
         Coordinates of a state pattern.
-    hidden_size : int, optional
-        Coordinates of each head. Default: ``input_size // num_heads``.
-    output_size : int, optional
-        Coordinates of the output. Default: ``input_size``.
+    hidden_size, output_size, stored_size : int, optional
+        Coordinates of each head, of the output, and of stored and value patterns. Default:
+        ``input_size // num_heads``, and ``input_size``.
     num_heads : int
-    stored_size : int, optional
-        Coordinates of stored and value patterns. Default: ``input_size``.
     beta : float or (num_heads,), optional
         Inverse temperature. Default: ``1 / sqrt(hidden_size)``.
     learn_beta : bool
@@ -261,8 +256,7 @@ class Hopfield(nn.Module):
         if alive is not None:
             found, weights = found * alive, None if weights is None else weights * alive
         output: Tensor = self.out_proj(found.transpose(-3, -2).flatten(-2))
-        if not self.batch_first:
-            output = output.transpose(0, 1)
+        output = output if self.batch_first else output.transpose(0, 1)
         return (output, weights) if wanted and weights is not None else output
 
     def energy_of(self, x: Patterns, head: int = 0) -> Energy:
