@@ -289,20 +289,30 @@ def calibration(draws: int, n: int, seed: int) -> Iterator[Row]:
         yield {"table": "Calibration of posteriors", **cell, **means}
 
 
-def certainty_of_number(draws: int, n: int, seed: int) -> Iterator[Row]:
+def any_case(rng: np.random.Generator) -> tuple[Points, Labels]:
+    """Draw one cluster in half of the cases, a pair in three of ten, and several in two."""
+    n, dim = int(rng.choice([60, 150, 400, 1000])), int(rng.choice([1, 2, 5, 20]))
+    kind = rng.random()
+    if kind < 0.5:
+        return list(FAMILIES["one"].values())[rng.integers(len(FAMILIES["one"]))](n, rng)
+    if kind < 0.8:
+        return pair(dim, rng.uniform(3, 9), rng.choice([0.5, 0.25, 0.1]))(n, rng)
+    return many(int(rng.integers(3, 7)), max(dim, 2))(max(n, 150), rng)
+
+
+def certainty_of_number(draws: int, seed: int) -> Iterator[Row]:
     """Yield how often the number of clusters is right, by its probability."""
     sure, right = [], []
-    for dim, far in product((1, 2, 5), (0.0, 3.0, 3.5, 4.0, 5.0, 6.0)):
-        for draw in range(draws):
-            points, _ = pair(dim, far)(n, np.random.default_rng([draw, n, seed]))
-            model = BasinFlow(random_state=draw).fit(points)
-            sure.append(model.k_probabilities_[model.n_clusters_ - 1])
-            right.append(model.n_clusters_ == 1 + (far > 0))
-    bins = np.digitize(sure, [0.6, 0.7, 0.8, 0.9, 0.99])
+    for draw in range(draws):
+        points, labels = any_case(np.random.default_rng([draw, seed]))
+        model = BasinFlow(random_state=draw).fit(points)
+        sure.append(model.k_probabilities_[model.n_clusters_ - 1])
+        right.append(model.n_clusters_ == labels.max() + 1)
+    bins = np.digitize(sure, [0.65, 0.75, 0.85, 0.95])
     for place in np.unique(bins):
         own = bins == place
         yield {
-            "table": "Probability of the number of clusters (one Gaussian, or two)",
+            "table": "Probability of the number of clusters",
             "stated": f"{np.array(sure)[own].mean():.2f}",
             "right": f"{np.array(right)[own].mean():.2f}",
             "draws": int(own.sum()),
@@ -334,7 +344,7 @@ def main() -> None:
     if options.calibration:
         n = 1000 if options.rows == ROWS else options.rows[0]
         print_rows(list(calibration(options.draws, n, options.seed)))
-        print_rows(list(certainty_of_number(options.draws, min(n, 300), options.seed)))
+        print_rows(list(certainty_of_number(100 * options.draws, options.seed)))
         return
     settings = {"rows": tuple(options.rows), "kinds": tuple(options.only), "draws": options.draws}
     measuring = not options.shown

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import set_partitions
 from scipy.cluster.hierarchy import dendrogram, is_valid_linkage
 from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
@@ -40,22 +41,9 @@ def random_graph(n, seed):
     return weights + weights.T
 
 
-def partitions(n):
-    """Yield every partition of n nodes, as restricted growth strings."""
-
-    def grow(prefix):
-        if len(prefix) == n:
-            yield np.array(prefix)
-        else:
-            for label in range(max(prefix, default=-1) + 2):
-                yield from grow([*prefix, label])
-
-    yield from grow([])
-
-
 def energy_by_definition(weights, labels, gamma):
     weights = weights / weights.sum()
-    same = labels[:, None] == labels
+    same = np.equal.outer(labels, labels)
     masses = weights.sum(0)
     return weights[~same].sum() + gamma * np.outer(masses, masses)[same].sum()
 
@@ -68,7 +56,7 @@ def test_local_moves_come_close_to_the_best_of_all_partitions(seed):
     gammas = np.array([2.0, 1.0, 0.6])
     path = graph.path(gammas, seed=0)
     for place, gamma in enumerate(gammas):
-        energies = [energy_by_definition(weights, labels, gamma) for labels in partitions(n)]
+        energies = [energy_by_definition(weights, labels, gamma) for labels in set_partitions(n)]
         assert path.energies[place] >= min(energies) - 1e-12
         assert path.energies[place] <= min(energies) + 0.1 * (np.median(energies) - min(energies))
         assert path.sizes[place] == len(set(path.labels[place]))
@@ -289,12 +277,14 @@ def test_posteriors_of_overlapping_gaussians_are_those_of_the_mixture(sizes):
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_probabilities_of_the_number_of_clusters(dim):
+    """One cluster more, too close to be seen, is never ruled out."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(200, dim)), np.arange(200) % 2
-    for far, least in ((0.0, 0.8), (3.2, 0.0), (20.0, 0.95)):
+    for far, least in ((0.0, 0.6), (3.2, 0.0), (20.0, 0.9)):
         model = BasinFlow(random_state=0).fit(X + np.outer(y, np.eye(dim)[0] * far))
         assert model.k_probabilities_.sum() == pytest.approx(1)
-        assert model.k_probabilities_[model.n_clusters_ - 1] >= least
+        assert least <= model.k_probabilities_[model.n_clusters_ - 1] < 1
+        assert len(model.k_probabilities_) > model.n_clusters_
     given = BasinFlow(4, random_state=0).fit(X)
     np.testing.assert_array_equal(given.k_probabilities_, [0, 0, 0, 1])
 
@@ -336,16 +326,6 @@ def test_missing_values(blobs, fitted):
     assert (fitted.predict(gaps) == fitted.labels_).mean() > 0.9
 
 
-def test_weights_are_repeated_rows(blobs):
-    X = blobs[0][:120]
-    weights = np.random.default_rng(0).integers(0, 3, len(X))
-    weighted = BasinFlow(random_state=0).fit(X, sample_weight=weights)
-    repeated = BasinFlow(random_state=0).fit(np.repeat(X, weights, axis=0))
-    np.testing.assert_array_equal(np.repeat(weighted.labels_, weights), repeated.labels_)
-    assert weighted.gap_ == pytest.approx(repeated.gap_)
-    np.testing.assert_allclose(weighted.score_samples(X), repeated.score_samples(X))
-
-
 def test_few_or_equal_rows():
     rng = np.random.default_rng(0)
     for rows in (rng.normal(size=(1, 3)), np.full((20, 2), 5.0), rng.normal(size=(5, 2))):
@@ -363,7 +343,7 @@ def test_bad_input(blobs):
         ({"n_clusters": 1000}, "n_clusters=1000 is more than the 240 distinct rows"),
         ({"n_clusters": 2, "resolution": 1.0}, "not both"),
         ({"resolution": -1.0}, "resolution must be a finite number above 0"),
-        ({"n_memories": "few"}, "n_memories must be 'auto', 'all' or a number"),
+        ({"n_memories": "few"}, "n_memories must be 'auto' or 'all' or a number"),
         ({"min_cluster_size": 0}, "min_cluster_size must be a whole number"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -213,26 +213,3 @@ def test_novelty_is_that_of_the_predictive_by_quadrature_over_the_means(blobs, d
         posterior = prior * stats.norm.pdf(own[:, None], means, width).prod(0)
         masses.append((len(own) - discount) * near @ posterior / posterior.sum())
     np.testing.assert_allclose(novelty, masses[0] / np.sum(masses, 0), atol=1e-9)
-
-
-def test_the_predictive_is_better_calibrated_than_means_plugged_in():
-    """Log loss of "this datum is new" on draws of the process in 10 dimensions, in NumPy."""
-    rng, beta, rho, dim, data = np.random.default_rng(0), 0.5, 0.1, 10, 30
-    losses = []
-    for _ in range(200):
-        labels = [0]
-        for n in range(1, data + 1):
-            used = max(labels) + 1
-            p = np.append(np.bincount(labels), 1.0) / (n + 1)
-            labels.append(int(rng.choice(used + 1, p=p)))
-        centres = rng.normal(scale=np.sqrt(0.5 / rho), size=(data + 2, dim))
-        rows = centres[labels] + rng.normal(scale=np.sqrt(0.5 / beta), size=(data + 1, dim))
-        *known, last = labels
-        counts = np.bincount(known)
-        sums = np.array([rows[:-1][np.array(known) == k].sum(0) for k in range(len(counts))])
-        energy = ist.CRPMixture(beta * sums / (beta * counts + rho)[:, None], counts, beta, rho)
-        for mixture in (energy, energy.predictive()):
-            new = float(mixture.responsibilities(rows[-1:])[0, -1])
-            losses.append(-np.log(max(new if last == len(counts) else 1 - new, 1e-15)))
-    plugged, exact = np.mean(losses[::2]), np.mean(losses[1::2])
-    assert exact < 0.03 < plugged

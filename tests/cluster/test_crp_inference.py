@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import set_partitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -16,19 +17,6 @@ from isthmus.cluster.crp_inference import CRPPrior, partition_log_prior, reassig
 from isthmus.cluster.data import Rows
 from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.scaling import Scaling
-
-
-def set_partitions(n):
-    """Every partition of n rows, as labels in order of first appearance."""
-
-    def grow(labels, used):
-        if len(labels) == n:
-            yield tuple(labels)
-            return
-        for label in range(used + 1):
-            yield from grow([*labels, label], max(used, label + 1))
-
-    yield from grow([], 0)
 
 
 def make_rows(values, weights=None):

@@ -1,5 +1,7 @@
 """What tests of many rooms make their cases of."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +27,15 @@ def randomized(module: nn.Module, seed: int = 0, scale: float = 0.5) -> nn.Modul
         for place, parameter in enumerate(module.parameters()):
             parameter.copy_(scale * draw(*parameter.shape, seed=100 * seed + place))
     return module
+
+
+def set_partitions(n: int, labels: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """Yield every partition of n rows, as labels in order of first appearance."""
+    if len(labels) == n:
+        yield labels
+        return
+    for label in range(max(labels, default=-1) + 2):
+        yield from set_partitions(n, (*labels, label))
 
 
 class Bowl(ist.Energy):

@@ -1,8 +1,7 @@
-"""Rows that a low dimension shows to be apart: the dip test, empty gaps, and modes of densities."""
+"""Rows that a low dimension shows to be apart: the dip test, and modes of densities."""
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -26,11 +25,11 @@ DENSITY_DIM, FEWEST_ROWS = 3, 30
 # A density is judged by the rows in balls of this many: smaller modes are not found, and those of
 # much fewer would not be significant. Modes are joined along the links to so many neighbours.
 DENSITY_NEIGHBOURS, MODE_LINKS = 25, 10
-# In two and three dimensions, the dip test is for fewer rows than four balls of a density: of more,
-# it might tell the ends of a bent one with one mode apart.
+# In two and three dimensions, of more rows than in four balls, it is the density that tells groups
+# apart that are not farther away than wide: a bent one with one mode may have two in a projection.
 DIP_ROWS = 4 * DENSITY_NEIGHBOURS
-# The share of the distances on one side of a gap that are compared with it; others are outliers'.
-OUTLYING = 0.9
+# A gap has so many values on each side, if there are as many: fewer may be outliers.
+FEWEST_VALUES = 5
 # Rows whose graph shows whether a valley in one dimension is one in all: a budget of computation.
 VALLEY_ROWS = 1000
 
@@ -61,43 +60,40 @@ def continuous(table: FloatArray, weights: FloatArray, seed: int) -> tuple[Float
 
 
 def _distinct(table: FloatArray) -> list[bool]:
-    """Return for each column if all of its values differ."""
     return [len(np.unique(column)) == len(column) for column in table.T]
 
 
-def splits(
-    table: FloatArray, spread: FloatArray, groups: IntArray, most: float, seed: int
-) -> list[Split]:
-    """Split groups that one dimension shows to be apart, and the parts again, at levels to `most`.
+def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> list[Split]:
+    """Split rows that one dimension shows to be apart, and the parts again, at levels to `most`.
 
     `spread` are the :func:`continuous` rows of a table. Half of the level is for the first
-    principal component of a group, half for its columns; of many columns, those with equal values
-    are left out, as the tests are for continuous ones.
+    principal component of a group, half for its columns, and groups have shares in proportion to
+    their rows. Of many columns, those with equal values are left out, as they are not continuous.
     """
     dim = table.shape[1]
     if dim > DENSITY_DIM:
         spread = spread[:, _distinct(table)]
     found: list[Split] = []
-    names = np.unique(groups) if spread.size else groups[:0]
-    waiting = [(np.flatnonzero(groups == name), 0.0) for name in names]
+    waiting = [(np.arange(len(spread)), 0.0)] if spread.size else []
     while waiting:
         rows, above = waiting.pop()
         own = spread[rows] - spread[rows].mean(0)
         views = [*own.T]
         if len(views) > 1:
             views.append(own @ components(own, np.random.RandomState(seed))[:, 0])
+        dip = not 1 < len(own.T) <= DENSITY_DIM or len(own) < DIP_ROWS
         tests = []
         for place, view in enumerate(views):
             count = 1 if len(views) == 1 else 2 if place == own.shape[1] else 2 * own.shape[1]
-            found_by = [_emptiest(view)]
-            if not 1 < own.shape[1] <= DENSITY_DIM or len(rows) < DIP_ROWS:
-                found_by.append(_valley(view))
-            tests += [(level * count * len(names), place, border) for level, border in found_by]
+            level, border = _valley(view)
+            tests.append((level * count * len(spread) / len(own), place, border))
         for level, place, border in sorted(tests):
             beyond = views[place] > border
             if level > most:
                 break
-            if 0 < beyond.sum() < len(own) and _is_valley(own, beyond, seed):
+            if 0 < beyond.sum() < len(own) and (
+                _is_far(own, beyond) or (dip and _is_valley(own, beyond, seed))
+            ):
                 found.append((max(level, above), rows[beyond]))
                 waiting += [(side, found[-1][0]) for side in (rows[beyond], rows[~beyond])]
                 break
@@ -116,10 +112,9 @@ def grouped(found: list[Split], level: float, groups: IntArray) -> IntArray:
 def _is_valley(table: FloatArray, beyond: NDArray[np.bool_], seed: int) -> bool:
     """Return True if retrieval passes less between two groups than across any cut inside them.
 
-    A bent density with one mode may have two in a projection; across its bend, much flows. Groups
-    farther away than they are wide need no such test, and may have fewer rows than one recalls.
+    A bent density with one mode may have two in a projection; across its bend, much flows.
     """
-    if table.shape[1] == 1 or _is_far(table, beyond):
+    if table.shape[1] == 1:
         return True
     kept = np.random.RandomState(seed).permutation(len(table))[:VALLEY_ROWS]
     labels = beyond[kept].astype(np.int64)
@@ -135,33 +130,11 @@ def _is_far(table: FloatArray, beyond: NDArray[np.bool_]) -> bool:
     return bool(cKDTree(large).query(small)[0].min() > 2 * radius)
 
 
-def _emptiest(column: FloatArray) -> tuple[float, float]:
-    r"""Return the level of the largest gap with five values on each side, and its middle.
-
-    Outward from the mode of one column, the distances of neighbouring values grow. So if it has
-    one mode, a gap is c times the sum of the k smallest of the m distances on its outer side with
-    a probability of at most that for equal exponential distances,
-    :math:`\prod_{j<k} (m - j) / (m - j + c (k - j))`. The level is the larger one of the two
-    sides, times the number of gaps that were looked at.
-    """
-    values = np.unique(column)
-    gaps = np.diff(values)
-    if len(gaps) < 9:
-        return 1.0, 0.0
-    place = 4 + int(gaps[4:-4].argmax())
-    levels = []
-    for side in (gaps[:place], gaps[place + 1 :]):
-        count = math.ceil(OUTLYING * len(side))
-        left, terms = len(side) - np.arange(count), count - np.arange(count)
-        ratio = gaps[place] / np.partition(side, count - 1)[:count].sum()
-        levels.append(float(np.prod(left / (left + ratio * terms))))
-    return max(levels) * len(gaps), float(values[place : place + 2].mean())
-
-
 def _valley(values: FloatArray) -> tuple[float, float]:
     """Return the lowest level at which the dip test tells values apart, and a border between them.
 
-    Neighbouring groups are joined, the most alike first, until one is left.
+    Values are cut where their density is low, and at the largest gap with five of them on each
+    side. Neighbouring groups are joined, the most alike first, until one is left.
     """
     if len(values) < 4 or not np.ptp(values):
         return 1.0, 0.0
@@ -171,7 +144,9 @@ def _valley(values: FloatArray) -> tuple[float, float]:
     ranks = np.argsort(np.argsort(centres))[labels]
     # A border has the most values of lower groups below it, and of higher ones above.
     sides = [np.where(ranks < border, -1, 1).cumsum() for border in range(1, len(centres))]
-    groups = np.split(values, np.unique([int(side.argmin()) + 1 for side in sides]).astype(int))
+    least = min(FEWEST_VALUES, len(values) // 2)
+    gap = least + int(np.diff(values)[least - 1 : len(values) - least].argmax())
+    groups = np.split(values, np.unique([gap, *(int(side.argmin()) + 1 for side in sides)]))
     lowest, border, count = 1.0, 0.0, len(groups) - 1
     while len(groups) > 1:
         levels = [_level(left, right) for left, right in pairwise(groups)]
@@ -184,11 +159,12 @@ def _valley(values: FloatArray) -> tuple[float, float]:
 
 def _level(left: FloatArray, right: FloatArray) -> float:
     """Return the level at which the dip test tells two groups apart."""
-    size = 2 * min(len(left), len(right))  # of a large group, the part beside the small one
+    size = min(len(left), len(right))  # of the larger group, the part beside the other
     both = np.append(left[-size:], right[:size])
     if len(both) < 4:
         return 1.0
-    return float(diptest(both)[1]) * (len(left) + len(right)) / len(both)  # any part of this size
+    parts = 2 * (len(left) + len(right)) / len(both) - 1  # of this size, which overlap by half
+    return float(diptest(both)[1]) * parts
 
 
 def density_basins(points: FloatArray, level: float) -> IntArray:

@@ -117,7 +117,6 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
         return table if fits_float32(largest_value(table)) else table.astype(np.float64, copy=False)
 
     def _set_columns(self, blocks: Blocks) -> None:
-        """Set the number and the names of the features."""
         names = blocks.layout.columns
         self.n_features_in_ = blocks.layout.dim
         self.__dict__.pop("feature_names_in_", None)
@@ -261,7 +260,6 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         """Learn from one batch of a stream; return its labels and its objective."""
 
     def _check_settings(self, n_samples: int) -> None:
-        """Raise on invalid settings."""
         as_count(self.max_iter, "max_iter")
         as_number(self.tol, "tol", at_least=0)
         as_number(self.verbose, "verbose", at_least=0)

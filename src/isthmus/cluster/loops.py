@@ -72,15 +72,10 @@ def _moves(indptr, indices, weights, masses, labels, gamma):
 
 @compiled
 def _renumber(labels):
-    """Number labels from 0 in order of first appearance, in place; return their number."""
-    names = np.full(labels.max() + 1, -1)
-    count = 0
-    for i in range(len(labels)):
-        if names[labels[i]] < 0:
-            names[labels[i]] = count
-            count += 1
-        labels[i] = names[labels[i]]
-    return count
+    """Number labels from 0, in place; return their number."""
+    names = np.unique(labels)
+    labels[:] = np.searchsorted(names, labels)
+    return len(names)
 
 
 @compiled

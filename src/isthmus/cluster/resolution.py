@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from scipy.stats import t as student
 from isthmus.cluster.apart import (
     DENSITY_DIM,
     FEWEST_ROWS,
-    Split,
     continuous,
     grouped,
     modes,
@@ -31,10 +29,8 @@ from isthmus.cluster.retrieval_graph import (
     Memories,
     Path,
     components,
-    leaving,
     merge_tree,
     nearest,
-    relative_cut,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +44,6 @@ LARGEST_SHARE = 1 / 6
 REPEATED = 5
 # Standard errors between the statistics of this draw and of others that are as likely.
 REDRAWS = ndtri((np.arange(21) + 0.5) / 21)
-
-# The masses of the clusters of a partition, and the log-flow out of each over its chance.
-Cut = tuple[FloatArray, FloatArray]
 
 
 class Choice(NamedTuple):
@@ -77,7 +70,7 @@ def choose(
     spread, places = continuous(table, weights, seed)
     first = np.unique(places, return_index=True)[1]
     whole = np.zeros(len(spread), dtype=np.int64)
-    found = splits(table, spread, whole, alphas.max(), seed)
+    found = splits(table, spread, alphas.max(), seed)
     groups = grouped(found, alpha, whole)[first]
     rotation = components(table, generator, weights, groups)
     points = table @ rotation
@@ -87,9 +80,20 @@ def choose(
     if model.resolution is not None:
         gammas = np.append(RESOLUTIONS[model.resolution < RESOLUTIONS], float(model.resolution))
     path = lowest_path(memories.graph, gammas, seed)
-    cuts = [_cut(memories.graph, labels) for labels in path.labels]
-    possible = np.array([len(masses) > 0 for masses, _ in cuts])
-    energies, null_cuts = _of_null(model, table, weights, groups, rotation, gammas, seed)
+    possible = (path.sizes > 1) & (path.sizes <= LARGEST_SHARE * len(memories.patterns))
+    is_given = model.n_clusters is not None or model.resolution is not None
+    is_low, count = points.shape[1] <= DENSITY_DIM, 5
+    if not (is_given or is_low):  # the gap decides, and partitions of few rows vary more
+        count = 20 if len(table) < 500 else 10 if len(table) < 2000 else 5
+    energies, draw = (
+        np.empty((count, len(gammas))),
+        unimodal(table, weights, groups, model._categories),
+    )
+    for place in range(count):
+        draws = np.random.RandomState((seed + 1 + place) % 2**32)
+        rows, masses = draw(draws)
+        graph = Memories.of(rows @ rotation, masses, model.n_memories, draws).graph
+        energies[place] = np.log(graph.path(gammas, seed).energies)
     gaps = energies.mean(0) - np.log(np.maximum(path.energies, 1e-9))
     curve = {
         "resolution": gammas,
@@ -97,7 +101,7 @@ def choose(
         "gap": np.where(possible, gaps, np.nan),
     }
     largest = float(gaps[possible].max(initial=0.0))
-    if model.n_clusters is not None or model.resolution is not None:
+    if is_given:
         reason, gamma, labels = "resolution", gammas[-1], path.labels[-1]
         if model.n_clusters is not None:
             labels, gamma = _with_count(memories.graph, path, gammas, model.n_clusters, seed)
@@ -106,20 +110,8 @@ def choose(
             rotation, memories, labels, float(gamma), largest, curve, reason, labels[None]
         )
     owners = first[nearest(memories.patterns, points, 1)[:, 0]]
-    patterns = nearest(points, memories.patterns, 1)[places, 0]
-    excess = _excess(cuts, null_cuts)
     errors = energies.std(0, ddof=1) * np.sqrt(1 + 1 / len(energies))
-    is_low = points.shape[1] <= DENSITY_DIM
     is_few = points.shape[1] == 1 or len(spread) < FEWEST_ROWS
-
-    @cache
-    def is_bent(place: int) -> bool:
-        return relative_cut(memories, path.labels[place], seed) <= 1
-
-    @cache
-    def splits_in(clusters: bytes) -> list[Split]:
-        rows = np.frombuffer(clusters, dtype=np.int64)
-        return splits(table, spread, rows, alphas.max(), seed)
 
     def decided(level: float) -> tuple[IntArray, int | None]:
         """Return the partition at this level, and its place among the resolutions if it has one."""
@@ -127,81 +119,21 @@ def choose(
         if is_low and not is_few:
             groups = modes(spread @ rotation, groups, level)
         elif not is_few:
-            accepted = possible & (excess(level) > np.log(model.min_separation))
-            accepted &= gaps > student.ppf(1 - level, len(energies) - 1) * errors
-            for each in np.flatnonzero(accepted).tolist():
-                accepted[each] = not is_bent(each)
+            chance = student.ppf(1 - level, len(energies) - 1) * errors
+            accepted = possible & (gaps > np.maximum(chance, np.log(model.min_separation)))
             if accepted.any():
                 allowed = np.where(accepted, gaps, -np.inf)
                 best = int(allowed.argmax())
                 place = int(np.argmax(allowed >= allowed[best] - errors[best]))  # the finest
-                groups = path.labels[place][patterns]
-        parts = grouped(splits_in(groups.tobytes()), level, groups)
-        if place is not None and parts.max() == groups.max():
+        if place is not None:
             return path.labels[place], place
-        return np.unique(parts[owners], return_inverse=True)[1], None
+        return np.unique(groups[owners], return_inverse=True)[1], None
 
     labels, place = decided(alpha)
     redraws = [decided(each)[0] for each in alphas]
     reason = "modes" if place is None and (is_low or labels.any()) else "gap"
     gamma, gap = (np.nan, largest) if place is None else (float(gammas[place]), float(gaps[place]))
     return Choice(rotation, memories, labels, gamma, gap, curve, reason, redraws)
-
-
-def _of_null(
-    model: BasinFlow,
-    table: FloatArray,
-    weights: FloatArray,
-    groups: IntArray,
-    rotation: FloatArray,
-    gammas: FloatArray,
-    seed: int,
-) -> tuple[FloatArray, list[list[Cut]]]:
-    """Return log-energies (count, G) and cuts of draws that are unimodal in each group."""
-    # More for few rows, whose partitions vary more.
-    count = 20 if len(table) < 500 else 10 if len(table) < 2000 else 5
-    draw, energies, cuts = unimodal(table, weights, groups, model._categories), [], []
-    for place in range(count):
-        stream = np.random.RandomState((seed + 1 + place) % 2**32)
-        rows, masses = draw(stream)
-        graph = Memories.of(rows @ rotation, masses, model.n_memories, stream).graph
-        path = graph.path(gammas, seed)
-        energies.append(np.log(path.energies))
-        cuts.append([_cut(graph, labels) for labels in path.labels])
-    return np.array(energies), cuts
-
-
-def _cut(graph: Graph, labels: IntArray) -> Cut:
-    """Return the cut of a partition; it is empty for one cluster and for too many."""
-    if not 1 < labels.max() + 1 <= LARGEST_SHARE * len(labels):
-        return np.zeros(0), np.zeros(0)
-    flow = graph.flow(labels)
-    masses = flow.sum(1)
-    # No flow at all counts as half a link.
-    floor = 0.5 / len(graph.weights) / (masses * (1 - masses))
-    return masses, np.log(leaving(flow) + floor)
-
-
-def _excess(cuts: list[Cut], null: list[list[Cut]]) -> Callable[[float], FloatArray]:
-    """Return by how much each partition is more separate than those of the null, at a level.
-
-    The separation is minus the mean log-flow out of the clusters, after that of clusters of the
-    same mass in the null is subtracted: a parabola in log m(1 - m), of which the flow is symmetric.
-    """
-    masses, flows = map(np.concatenate, zip(*[cut for draw in null for cut in draw], strict=True))
-    usual = np.polyfit(np.log(masses * (1 - masses)), flows, 2) if len(masses) > 3 else [0.0]
-    separation = np.array(
-        [
-            [m @ (np.polyval(usual, np.log(m * (1 - m))) - flow) for m, flow in draw]
-            for draw in (cuts, *null)
-        ]
-    )
-    own, others = separation[0], separation[1:]
-    spread = others.std(0, ddof=1)
-    # The spread is not known at resolutions at which the null has few clusters.
-    spread = np.maximum(spread, np.median(spread[spread > 0])) if spread.any() else spread
-    error = np.sqrt(1 + 1 / len(null)) * spread  # of one more draw
-    return lambda level: own - others.mean(0) - student.ppf(1 - level, len(null) - 1) * error
 
 
 def unimodal(

@@ -178,11 +178,11 @@ def leaving(flow: FloatArray) -> FloatArray:
 
 
 def relative_cut(memories: Memories, labels: IntArray, seed: int) -> float:
-    """Return how many times easier clusters are left than cut, beside parts of a line; the mean.
+    """Return how many times easier two groups are left than cut, beside halves of a line; the mean.
 
     What flows across a cut is divided by its value by chance in the graph that is cut. No part has
-    fewer patterns than a query recalls; infinite if no cluster has enough for two. Of a uniform
-    line, a part of mass m has 4 (1 - m) at an end and 2 (1 - m) elsewhere, where it has two cuts.
+    fewer patterns than a query recalls; infinite if no group has enough for two. A half of mass m
+    of a uniform line has 4 (1 - m).
     """
     graph, least = memories.graph, memories.k
     half_a_link = 0.5 / len(graph.weights)
@@ -199,7 +199,7 @@ def relative_cut(memories: Memories, labels: IntArray, seed: int) -> float:
             cuts += [*leaving(inside.flow(each))[np.minimum(sizes, len(rows) - sizes) >= least]]
         if min(cuts) < np.inf:
             masses.append(flow[number].sum())
-            line = 2 ** (1 + 2 / len(flow)) * (1 - masses[-1])
+            line = 4 * (1 - masses[-1])
             ratios.append(np.log(max(min(cuts), half_a_link) / max(left, half_a_link) / line))
     return float(np.exp(np.average(ratios, weights=masses))) if masses else np.inf
 

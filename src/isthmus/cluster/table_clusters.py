@@ -257,7 +257,6 @@ class TableClusters(Summarised):
     __repr__ = __str__
 
     def _facts(self) -> dict[str, str]:
-        """Return the lines below the table."""
         found, facts = self.summary, {}
         if "mean_certainty" in found:
             facts["certainty"] = (

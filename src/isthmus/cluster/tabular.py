@@ -320,7 +320,6 @@ def chosen_estimator(*, seed: int = 0, method: str | None = None, **values: Any)
 def _memory_of_rows(
     Z: NDArray[np.float64], method: str, sigma: float | None, beta: float | None, seed: int
 ) -> GaussianMemory:
-    """Return a memory that stores every row."""
     if sigma is not None and beta is not None:
         raise InvalidInputError("sigma and beta mean the same, beta = 1 / sigma^2; give one.")
     if beta is not None:
