@@ -258,12 +258,12 @@ def test_rows_far_away_belong_where_their_direction_points(blobs, fitted):
     assert (fitted.novelty(rows) > 0.99).all()
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 1, 1)])
-def test_posteriors_of_overlapping_gaussians_are_those_of_the_mixture(sizes):
+@pytest.mark.parametrize(("sizes", "far"), [((1, 1, 1), 3.0), ((8, 1, 1), 3.0), ((8, 1, 1), 4.0)])
+def test_posteriors_of_overlapping_gaussians_are_those_of_the_mixture(sizes, far):
     rng = np.random.default_rng(0)
     shares = np.array(sizes) / sum(sizes)
     y = rng.choice(3, 1500, p=shares)
-    centres = 3.0 * np.array([[0, 0], [1, 0], [0.5, np.sqrt(0.75)]])
+    centres = far * np.array([[0, 0], [1, 0], [0.5, np.sqrt(0.75)]])
     X = rng.normal(size=(1500, 2)) + centres[y]
     model = BasinFlow(3, random_state=0).fit(X)
     truth = softmax(np.log(shares) - 0.5 * cdist(X, centres, "sqeuclidean"), axis=1)

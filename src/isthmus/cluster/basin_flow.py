@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 from scipy.special import expit, logsumexp, softmax
+from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
 
 from isthmus.bandwidth import leave_one_out, left_out_log_density
@@ -46,8 +47,8 @@ FILLING_ROUNDS = 2
 # How often there is one cluster more than the tests show, beside several clusters and beside one:
 # so probabilities are right as often as they say (`benchmarks/one_cluster.py --calibration`).
 HIDDEN = 0.05, 0.2
-# Budgets of computation: rows of both densities, and iterations.
-GAUSSIAN_ROWS, KERNEL_ROWS, GAUSSIAN_STEPS = 5000, 1000, 300
+# Budgets of computation: rows of both densities, further starts, and iterations.
+GAUSSIAN_ROWS, KERNEL_ROWS, GAUSSIAN_STARTS, GAUSSIAN_STEPS = 5000, 1000, 10, 300
 
 
 def _sums(
@@ -282,7 +283,9 @@ class BasinFlow(DensityEstimator):
         labels = self._without_small(choice.labels, memories, shares, weights)
         found = cluster_shares(shares, labels).argmax(1)
         self.n_clusters_ = int(labels.max()) + 1
-        logits = gaussian_logits(points, weights, found)
+        # The graph prefers clusters of one size, where their number is given.
+        starts = GAUSSIAN_STARTS if choice.reason == "n_clusters" else 0
+        logits = gaussian_logits(points, weights, found, starts)
         if logits is not None:
             parts, own = (
                 gaussian_posteriors(each, logits).argmax(1) for each in (memories.patterns, points)
@@ -404,12 +407,15 @@ def gaussian_posteriors(points: FloatArray, logits: FloatArray) -> FloatArray:
     return np.asarray(softmax(points @ logits[:-1] + logits[-1], axis=1))
 
 
-def gaussian_logits(points: FloatArray, weights: FloatArray, labels: IntArray) -> FloatArray | None:
+def gaussian_logits(
+    points: FloatArray, weights: FloatArray, labels: IntArray, starts: int = 0
+) -> FloatArray | None:
     """Return the logits (d + 1, K) of Gaussians, one for each cluster, with one covariance.
 
-    They are fitted by expectation maximisation, from the clusters on. None, if kernels around
-    the rows have the higher density of rows left out: then the clusters are not of this form. The
-    last entry of the logits is added to the product of the first with a row.
+    They are fitted from the clusters on, and from further starts by k-means++, of which the most
+    probable is taken. None, if kernels around the rows have the higher density of rows left out:
+    then the clusters are not of this form. The last entry of the logits is added to the product of
+    the first with a row.
     """
     size, dim = int(labels.max()) + 1, points.shape[1]
     order = np.random.RandomState(0).permutation(len(points))[:GAUSSIAN_ROWS]
@@ -418,7 +424,23 @@ def gaussian_logits(points: FloatArray, weights: FloatArray, labels: IntArray) -
     spare = len(points) - n_free - 1
     if size == 1 or spare <= 0:
         return None
-    parts, last, total = np.eye(size)[labels[order]], -np.inf, (points.T * shares) @ points
+    first = [labels[order]]
+    for seed in range(starts):
+        seeds, _ = kmeans_plusplus(points, size, sample_weight=shares, random_state=seed)
+        first.append(nearest(points, seeds, 1)[:, 0])
+    fits = (_fitted_gaussians(points, shares, np.eye(size)[each]) for each in first)
+    log_density, logits = max(fits, key=lambda fit: float(shares @ fit[0]))
+    few = points[:KERNEL_ROWS]
+    kernels = left_out_log_density(few, leave_one_out(few))
+    # Each parameter costs as much as in Akaike's criterion, corrected for few rows.
+    return logits if log_density[: len(few)].mean() - n_free / spare > kernels else None
+
+
+def _fitted_gaussians(
+    points: FloatArray, shares: FloatArray, parts: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the log-density (n,) and the logits of Gaussians, by expectation maximisation."""
+    dim, last, total = points.shape[1], -np.inf, (points.T * shares) @ points
     for _ in range(GAUSSIAN_STEPS):
         masses = shares @ parts + 1e-300
         means = (parts.T * shares) @ points / masses[:, None]
@@ -435,7 +457,4 @@ def gaussian_logits(points: FloatArray, weights: FloatArray, labels: IntArray) -
         gain, last = shares @ log_density - last, shares @ log_density
         if gain < 1e-6:
             break
-    few = points[:KERNEL_ROWS]
-    kernels = left_out_log_density(few, leave_one_out(few))
-    # Each parameter costs as much as in Akaike's criterion, corrected for few rows.
-    return logits if log_density[: len(few)].mean() - n_free / spare > kernels else None
+    return log_density, logits

@@ -75,10 +75,9 @@ class Graph(NamedTuple):
 
     def flow(self, labels: IntArray) -> FloatArray:
         """Return the flow between clusters, both directions added to each entry's half. (K, K)"""
-        members = csr_array((np.ones(len(labels)), labels, np.arange(len(labels) + 1)))
-        matrix = csr_array((self.weights, self.indices, self.indptr))
-        between: FloatArray = (members.T @ (matrix @ members)).toarray()
-        return between
+        size = int(labels.max()) + 1
+        places = np.repeat(labels, np.diff(self.indptr)) * size + labels[self.indices]
+        return np.bincount(places, self.weights, size * size).reshape(size, size)
 
 
 def flux_ratios(flow: FloatArray) -> FloatArray:
