@@ -85,15 +85,13 @@ def choose(
     is_low, count = points.shape[1] <= DENSITY_DIM, 5
     if not (is_given or is_low):  # the gap decides, and partitions of few rows vary more
         count = 20 if len(table) < 500 else 10 if len(table) < 2000 else 5
-    energies, draw = (
-        np.empty((count, len(gammas))),
-        unimodal(table, weights, groups, model._categories),
-    )
-    for place in range(count):
-        draws = np.random.RandomState((seed + 1 + place) % 2**32)
+    energies = np.empty((count, len(gammas)))
+    draw = unimodal(table, weights, groups, model._categories)
+    for number in range(count):
+        draws = np.random.RandomState((seed + 1 + number) % 2**32)
         rows, masses = draw(draws)
         graph = Memories.of(rows @ rotation, masses, model.n_memories, draws).graph
-        energies[place] = np.log(graph.path(gammas, seed).energies)
+        energies[number] = np.log(graph.path(gammas, seed).energies)
     gaps = energies.mean(0) - np.log(np.maximum(path.energies, 1e-9))
     curve = {
         "resolution": gammas,

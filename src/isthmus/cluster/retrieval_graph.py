@@ -77,7 +77,8 @@ class Graph(NamedTuple):
         """Return the flow between clusters, both directions added to each entry's half. (K, K)"""
         size = int(labels.max()) + 1
         places = np.repeat(labels, np.diff(self.indptr)) * size + labels[self.indices]
-        return np.bincount(places, self.weights, size * size).reshape(size, size)
+        between: FloatArray = np.bincount(places, self.weights, size * size).astype(np.float64)
+        return between.reshape(size, size)
 
 
 def flux_ratios(flow: FloatArray) -> FloatArray:
