@@ -70,7 +70,6 @@ def weigh_codes(products, heads, scales, offset, out, sums):
 
 @compiled_sums
 def _weight(query, memories, n, shift):
-    """Return the weight of a memory from its coordinates, in float64."""
     square = 0.0
     for d in range(len(query)):
         apart = np.float64(memories.points[n, d]) - query[d]
@@ -176,7 +175,6 @@ def bernstein(ratios, low, high, level, most):
 
 @compiled_sums
 def _square_apart(x, i, y, j):
-    """Return the squared distance of two rows, in their dtype."""
     total = x[i, 0] - x[i, 0]
     for d in range(x.shape[1]):
         apart = x[i, d] - y[j, d]

@@ -333,7 +333,6 @@ class WeightedMemory(Memory):
 
     @torch.no_grad()
     def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Choose a memory for each draw, then a point about it. -> (n, D)"""
         generator = generator_for(seed, self.memories.device)
         chosen = draw_index(self.log_mixing_weights.exp(), n, generator)
         return self._draw_about(chosen, generator)

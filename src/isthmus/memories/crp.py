@@ -182,5 +182,4 @@ class CRPMixture(ComponentMeans):
 
     @torch.no_grad()
     def _sample(self, n: int, seed: int | torch.Generator = 0) -> Tensor:
-        """Draw points of clusters; those of the new one are prior predictive. -> (n, D)"""
         return self._mixture()._sample(n, seed).to(self.memories)

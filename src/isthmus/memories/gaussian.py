@@ -501,7 +501,6 @@ class GaussianKDE(GaussianMemory):
 
 
 def _only(name: str, given: Any, own: Any) -> Any:
-    """Return the one of two settings that is not None."""
     if given is not None and own is not None:
         raise InvalidInputError(f"The bandwidth has {name} of its own; leave out {name}=.")
     return own if given is None else given

@@ -103,7 +103,6 @@ class PolynomialMemory(Memory):
         return powers[..., 0] - powers[..., 1]
 
     def _conditional_mean(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Put unknown coordinates where the force of the known ones points."""
         force = self._direction(x).masked_fill(seen, 0)
         if self.states == "binary":
             return torch.where(seen, x, sign_of(force, torch.ones_like(force)))

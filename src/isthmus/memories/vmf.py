@@ -90,7 +90,6 @@ class VonMisesFisherMixture(AtBeta, WeightedMemory):
         return found.mean + keys.centre
 
     def _step(self, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """Move to the unit vector along the force, or stay if it is zero."""
         force = self._score(x)
         if held is None:
             return torch.where(force.any(-1, keepdim=True), unit_rows(force), x)
