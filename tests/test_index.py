@@ -362,7 +362,7 @@ def test_errors_of_compressed_memories_are_within_their_bounds(
 
 
 def test_compressed_memories_are_small_close_and_equal_when_loaded(tmp_path: Path) -> None:
-    memories = torch.randn(3000, 64, generator=torch.Generator().manual_seed(0))
+    memories = torch.randn(3000, 64, generator=torch.Generator().manual_seed(0)).double()
     queries = memories[:5] + 0.1
     exact = attend(queries, memories, beta=0.05, metric="sqeuclidean")
     for kind, close in (("int8", 5e-3), ("float16", 2e-4)):
@@ -376,7 +376,7 @@ def test_compressed_memories_are_small_close_and_equal_when_loaded(tmp_path: Pat
         assert torch.equal(found.logsumexp, same.logsumexp)
         torch.testing.assert_close(found.logsumexp, exact.logsumexp, rtol=0, atol=close)
         torch.testing.assert_close(found.mean, exact.mean, rtol=0, atol=close)
-    assert (tmp_path / "int8").stat().st_size < 0.3 * memories.numel() * 4 + 1000
+    assert (tmp_path / "int8").stat().st_size < 0.3 * memories.numel() * 4 + 2000
 
 
 def test_compressed_memories_refuse_what_they_cannot_hold(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from isthmus.errors import InvalidInputError
@@ -70,7 +69,7 @@ def attend(
     memories : (N, D), Keys or CompressedKeys
         :class:`Keys` are checked and measured once, which saves several passes over large
         memories in every call. :class:`CompressedKeys` hold one or two bytes for each coordinate:
-        the result has bounds on its errors, and no derivatives.
+        the result is in float64, has bounds on its errors, and no derivatives.
     beta : float or scalar tensor
         Inverse temperature, above zero.
     bias : (N,), optional
@@ -108,11 +107,7 @@ def attend(
     >>> ist.attend(torch.tensor([[3.0, 0.0]]), memories, metric="sqeuclidean").mean
     tensor([[3.9987, 0.0000]])
     """
-    if isinstance(memories, CompressedKeys):
-        if not (observed is None and index is None and delta is None):
-            raise InvalidInputError("CompressedKeys take no observed, index or delta.")
-        return _attend_compressed(queries, memories, beta, bias, metric)
-    keys = memories if isinstance(memories, Keys) else Keys.of(memories)
+    keys = memories if isinstance(memories, Keys | CompressedKeys) else Keys.of(memories)
     stored = keys.memories
     queries = as_points(
         queries, "queries", dim=stored.shape[1], like=stored, allow_nan=observed is not None
@@ -125,6 +120,10 @@ def attend(
     checked = as_positive(beta, "beta", stored)
     if bias is not None:
         bias = as_log_weights(bias, "bias", stored)
+    if isinstance(keys, CompressedKeys):
+        if not (observed is None and index is None and delta is None):
+            raise InvalidInputError("CompressedKeys take no observed, index or delta.")
+        return keys._attention(queries, float(checked), bias, metric)
     found = None
     if delta is not None:
         if index is None:
@@ -150,22 +149,6 @@ def attend(
     require_range(found.mean, "beta times a product or squared distance of queries and memories")
     mean = found.mean + keys.centre
     return Attention(found.logsumexp, mean, found.error_bound, found.confidence_bound)
-
-
-def _attend_compressed(
-    queries: Any, keys: CompressedKeys, beta: float | Tensor, bias: Any, metric: Metric
-) -> Attention:
-    points = as_points(queries, "queries", dim=len(keys.centre)).detach()
-    like = torch.empty(len(keys.codes.rows), 0, dtype=torch.float64)
-    as_choice(metric, "metric", ("dot", "sqeuclidean"))
-    checked = float(as_positive(beta, "beta", like))
-    weights = None if bias is None else as_log_weights(bias, "bias", like).double()
-    if not points.numel():
-        nothing = points[..., 0]
-        return Attention(nothing, points, ErrorBound(nothing, nothing, nothing))
-    found = keys._attention(points, checked, weights, metric)
-    require_range(found.mean, "beta times a product or squared distance of queries and memories")
-    return found
 
 
 # The function is the module: ``ist.attend`` and ``isthmus.attend`` are one object, whose attributes

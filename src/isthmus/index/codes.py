@@ -23,7 +23,7 @@ from isthmus.kernel.attention import (
     merged,
 )
 from isthmus.kernel.logits import Metric
-from isthmus.validation import as_choice, as_path, rectangular
+from isthmus.validation import as_choice, as_path, rectangular, require_range
 
 FloatArray = NDArray[np.float64]
 Kind = Literal["int8", "float16"]
@@ -88,7 +88,7 @@ class CompressedKeys:
     memories : array (N, D)
         Of finite numbers, read in blocks: it may be a ``numpy.memmap``.
     kind : {"int8", "float16"}
-        One or two bytes; errors of float16 are about a fiftieth of those of int8.
+        One or two bytes; errors of float16 are about a fortieth of those of int8.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class CompressedKeys:
     >>> memories = torch.randn(1000, 8, generator=torch.Generator().manual_seed(0))
     >>> keys = CompressedKeys(memories)
     >>> keys
-    CompressedKeys(N=1000, D=8, int8, error 0.026)
+    CompressedKeys(N=1000, D=8, int8, error 0.029)
     >>> found, exact = (ist.attend(memories[:2], each, beta=0.5) for each in (keys, memories))
     >>> bool(((found.logsumexp - exact.logsumexp).abs() < found.error_bound.logsumexp).all())
     True
@@ -119,6 +119,8 @@ class CompressedKeys:
     def _set(self, codes: Codes, centre: FloatArray) -> None:
         self.codes, self.centre = codes, centre
         self.kind = str(codes.values.dtype).removeprefix("torch.")
+        # Of the shape of the memories, without their values.
+        self.memories = torch.zeros((), dtype=torch.float64).expand(codes.values.shape)
 
     def __repr__(self) -> str:
         count, dim = self.codes.values.shape
@@ -155,10 +157,13 @@ class CompressedKeys:
         self, queries: Tensor, beta: float, bias: Tensor | None, metric: Metric
     ) -> Attention:
         """Return :func:`isthmus.attend` of checked queries (..., D), with bounds on its errors."""
+        if not queries.numel():
+            nothing = queries[..., 0]
+            return Attention(nothing, queries, ErrorBound(nothing, nothing, nothing))
         codes, is_dot = self.codes, metric == "dot"
         (count, dim), centre = codes.values.shape, torch.from_numpy(self.centre)
         columns = torch.from_numpy(codes.columns)
-        exact = queries.reshape(-1, dim).double()
+        exact = queries.reshape(-1, dim)
         apart = exact if is_dot else exact - centre
         width = max(dim + 1, HEAD_WIDTH)
         heads = torch.zeros(len(exact), width)
@@ -189,10 +194,9 @@ class CompressedKeys:
         terms += 0.0 if bias is None else float(bias[bias > -torch.inf].abs().max())
         rounding = FLOAT32_UNIT * ((dim + 8) * terms + 2 * row.abs() + 64)
         off = codes.error + torch.expm1(2 * slack) * (spread + codes.error)
-        results = total + row, mean + centre, slack, off, rounding
+        require_range(mean, "beta times a product or squared distance of queries and memories")
         shape = queries.shape[:-1]
-        like = queries.dtype
-        logsumexp, mean, *bounds = (
-            each.to(like).reshape(*shape, *each.shape[1:]) for each in results
+        bounds = ErrorBound(*(each.reshape(shape) for each in (slack, off, rounding)))
+        return Attention(
+            (total + row).reshape(shape), (mean + centre).reshape(queries.shape), bounds
         )
-        return Attention(logsumexp, mean, ErrorBound(*bounds))

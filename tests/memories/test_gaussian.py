@@ -1,11 +1,13 @@
-"""Gaussian kernels with shape: scipy's mixtures, their marginals and their conditionals."""
+"""Gaussian kernels: mixtures of scipy, marginals, conditionals, recalled values, and grids."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from helpers import draw
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
+from sklearn.datasets import load_digits
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
@@ -270,3 +272,185 @@ def test_narrow_kernels_keep_their_digits_in_float32(kind):
     torch.testing.assert_close(found, expected, atol=10 * loose, rtol=1e-4)
     found, expected = rough.log_prob(x, seen).double(), exact.log_prob(at, seen)
     torch.testing.assert_close(found, expected, atol=loose, rtol=1e-6)
+
+
+LOG_WEIGHTS = [None, np.log([0.1, 0.2, 0.3, 0.4]), np.array([5.0, -np.inf, 3.0, 6.0])]
+
+
+@pytest.mark.parametrize("log_weights", LOG_WEIGHTS, ids=["equal", "normalized", "any"])
+def test_energy_as_defined(log_weights):
+    means, x, beta = draw(4, 3), draw(7, 3, seed=1), 0.7
+    squares = np.square(x.numpy()[:, None] - means.numpy()).sum(-1)
+    logits = -beta * squares + (0 if log_weights is None else log_weights)
+    mixture = ist.Mixture(means, beta, log_weights)
+    np.testing.assert_allclose(mixture.energy(x), -logsumexp(logits, 1) / beta, rtol=1e-10)
+    np.testing.assert_allclose(mixture.responsibilities(x), softmax(logits, 1), rtol=1e-9)
+    np.testing.assert_allclose(mixture.step(x), softmax(logits, 1) @ means.numpy(), rtol=1e-9)
+
+
+def test_a_component_left_out_is_not_there():
+    means, x = draw(4, 2), draw(7, 2, seed=1)
+    weights = torch.tensor([0.3, -torch.inf, 0.1, -0.4], dtype=DOUBLE)
+    mixture = ist.Mixture(means, 2.0, weights)
+    few = mixture.subset([0, 2, 3])
+    torch.testing.assert_close(mixture.log_prob(x), few.log_prob(x))
+    torch.testing.assert_close(mixture.step(x), few.step(x))
+    assert (mixture.responsibilities(x)[:, 1] == 0).all()
+    far = ist.Mixture(torch.tensor([[0.0], [100.0]]), log_weights=[-np.inf, 0.0])
+    assert (far.sample(1000) > 50).all()
+
+
+@pytest.mark.parametrize("beta", [0.3, 1.0, 4.0])
+def test_energy_step_and_responsibilities_as_defined(beta):
+    memories, x = draw(6, 4), draw(5, 4, seed=1)
+    memory = ist.ModernHopfield(memories, beta)
+    logits = beta * x.numpy() @ memories.numpy().T
+    expected = 0.5 * np.square(x.numpy()).sum(1) - logsumexp(logits, 1) / beta
+    np.testing.assert_allclose(memory.energy(x), expected, rtol=1e-11)
+    weights = softmax(logits, 1)
+    np.testing.assert_allclose(memory.responsibilities(x), weights, rtol=1e-11)
+    np.testing.assert_allclose(memory.step(x), weights @ memories.numpy(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(memory.score(x), memory.step(x) - x)
+    assert memory.inverse_temperature == pytest.approx(beta)
+    mixing = softmax(0.5 * beta * np.square(memories.numpy()).sum(1))
+    np.testing.assert_allclose(memory.log_mixing_weights.exp(), mixing, rtol=1e-12)
+
+
+def test_the_normalizer_in_arbitrary_precision():
+    memories = 30 * draw(3, 2)
+    memory = ist.ModernHopfield(memories, beta=10.0)
+    with mpmath.workdps(50):
+        squares = [mpmath.fsum(mpmath.mpf(v) ** 2 for v in row) for row in memories.tolist()]
+        exact = mpmath.log(mpmath.fsum(mpmath.exp(5 * s) for s in squares))
+        exact += mpmath.log(2 * mpmath.pi / 10)
+        assert float(abs(memory.log_normalizer().item() / exact - 1)) < 1e-13
+
+
+def test_a_step_is_mean_shift_which_is_a_gradient_step_of_sigma_squared():
+    # Erratum E13, for memories of any norm.
+    memories, x = draw(8, 3), draw(5, 3, seed=1)
+    kde = ist.GaussianKDE(memories, sigma=0.6)
+    squares = np.square(x.numpy()[:, None] - memories.numpy()).sum(-1)
+    weights = np.exp(-squares / 0.72)
+    shifted = weights @ memories.numpy() / weights.sum(1, keepdims=True)
+    np.testing.assert_allclose(kde.step(x), shifted, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(x + 0.36 * kde.score(x), kde.step(x))
+
+
+def test_it_is_the_modern_network_on_a_sphere_only():
+    # Erratum E13, with beta = 1 / sigma^2.
+    x, sigma = draw(5, 3, seed=1), 0.6
+    for memories, equal in (
+        (torch.nn.functional.normalize(draw(8, 3), dim=1), True),
+        (draw(8, 3), False),
+    ):
+        kde = ist.GaussianKDE(memories, sigma)
+        modern = ist.ModernHopfield(memories, beta=1 / sigma**2)
+        gap = (kde.step(x) - modern.step(x)).norm(dim=1).max()
+        assert bool(gap < 1e-10) is equal
+        assert equal or gap > 0.1
+
+
+def test_float32_energies_are_not_blurred_by_the_normalizer():
+    # In many dimensions log Z is large; E must not pass through it and back.
+    memories = draw(20, 784)
+    x = memories[:5] + 0.1 * draw(5, 784, seed=1)
+    for kind, setting in ((ist.GaussianKDE, 30.0), (ist.Mixture, 1e-3)):
+        exact = kind(memories.float().double(), setting).energy(x.float().double())
+        rough = kind(memories.float(), setting).energy(x.float())
+        torch.testing.assert_close(rough.double(), exact, rtol=1e-6, atol=0)
+
+
+RECALLING = {
+    "modern": lambda m: ist.ModernHopfield(m, 2.0),
+    "sparse": lambda m: ist.SparseHopfield(m, 2.0),
+    "kde": lambda m: ist.GaussianKDE(m, 0.7),
+    "crp": lambda m: ist.CRPMixture(m, np.ones(len(m))),
+}
+
+
+@pytest.mark.parametrize("make", RECALLING.values(), ids=RECALLING)
+def test_values_are_weighted_by_responsibilities(make):
+    memory, x, values = make(draw(6, 3)), draw(2, 4, 3, seed=1), draw(6, 5, seed=2)
+    weights = memory.responsibilities(x)[..., :6]
+    weights = weights / weights.sum(-1, keepdim=True)
+    torch.testing.assert_close(memory.recall(x, values), weights @ values)
+    torch.testing.assert_close(memory.recall(x, values[:, 0]), weights @ values[:, 0])
+    assert memory.recall(x, values).shape == (2, 4, 5)
+    assert memory.recall(x[:0], values).shape == (0, 4, 5)
+
+
+@pytest.mark.parametrize("name", ["modern", "kde", "sparse"])
+def test_batches_of_memories_are_mapped(name):
+    kind, batch, x = RECALLING[name], draw(3, 6, 2), draw(3, 4, 2, seed=1)
+    with pytest.raises(ShapeError, match=r"torch\.func\.vmap"):
+        kind(batch)
+    for method in ("step", "energy", "score", *(["log_prob"] if name != "sparse" else [])):
+        found = torch.func.vmap(lambda m, q, name=method: getattr(kind(m), name)(q))(batch, x)
+        expected = torch.stack([getattr(kind(m), method)(q) for m, q in zip(batch, x, strict=True)])
+        torch.testing.assert_close(found, expected)
+
+
+def test_memories_at_unit_length():
+    memories, x = draw(6, 3), draw(4, 3, seed=1)
+    memory = ist.ModernHopfield(memories, 2.0, normalize=True)
+    unit = torch.nn.functional.normalize(memories, dim=1)
+    torch.testing.assert_close(memory.step(x), ist.ModernHopfield(unit, 2.0).step(x))
+    torch.testing.assert_close(memory.log_prob(x), ist.ModernHopfield(unit, 2.0).log_prob(x))
+    check_energy(memory)
+    again = memory.with_memories(5 * memories)
+    torch.testing.assert_close(again.memories, memory.memories)
+    assert "normalize=True" in repr(memory)
+    with pytest.raises(InvalidInputError, match="all zero"):
+        ist.ModernHopfield(torch.zeros(2, 2), normalize=True)
+
+
+def test_long_memories_that_capture_others_are_warned_of():
+    """Images of one digit differ in length: raw, most are captured; at unit length, few."""
+    X = torch.as_tensor(load_digits().data)
+    with pytest.warns(UserWarning, match="normalize=True"):
+        raw = ist.retrieve(ist.ModernHopfield(X, beta=1.0), X[:200])
+    memory = ist.ModernHopfield(X, beta=4000.0, normalize=True)
+    unit = ist.retrieve(memory, memory.memories[:200])
+    own = torch.arange(200)
+    assert (raw.memory == own).double().mean() < 0.5
+    assert (unit.memory == own).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_grid_agrees_with_the_sum_within_its_error(dim: int, weighted: bool) -> None:
+    rng = np.random.default_rng(dim)
+    X = rng.normal(size=(500, dim)) * np.arange(1, dim + 1)
+    weights = rng.random(500) if weighted else np.ones(500)
+    sigma = 0.3
+    kde = ist.GaussianKDE(X, sigma, log_weights=np.log(weights) if weighted else None)
+    grid = kde.on_grid()
+    points = X[:200] + 0.3 * rng.normal(size=(200, dim))
+    expected = np.array(
+        [
+            np.log((weights / weights.sum()) @ np.exp(-((X - x) ** 2).sum(1) / (2 * sigma**2)))
+            for x in points
+        ]
+    ) - dim * np.log(sigma * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(grid.log_prob(points), expected, atol=4 * grid.error)
+    assert grid.error < 1e-4
+
+
+def test_finer_grids_have_smaller_errors() -> None:
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    errors = [ist.GaussianKDE(X, 0.4).on_grid(cells).error for cells in (2, 4, 8, 16)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[2] < errors[1] / 8  # the fourth power would be 16
+
+
+def test_widths_of_columns_and_points_out_of_reach() -> None:
+    X = torch.tensor([[0.0, 0.0], [1.0, 5.0]], dtype=torch.float64)
+    kde = ist.GaussianKDE(X, [0.5, 2.0])
+    grid = kde.on_grid(16)
+    points = torch.tensor([[0.2, 1.0], [0.9, 4.0]], dtype=torch.float64)
+    torch.testing.assert_close(grid.log_prob(points), kde.log_prob(points), atol=1e-4, rtol=0)
+    for far in (100.0, -1e77, 1e300):
+        assert grid.log_prob(torch.tensor([far, 0.0], dtype=torch.float64)) == -torch.inf
+    assert grid.log_prob(points.reshape(2, 1, 2)).shape == (2, 1)
+    assert "cells, error" in repr(grid)
