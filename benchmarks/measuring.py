@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ __all__ = [
     "peak_megabytes",
     "print_rows",
     "timed",
+    "write_rows",
 ]
 
 Row = dict[str, Any]
@@ -70,6 +74,18 @@ def print_rows(rows: Iterable[Row]) -> None:
             print("\n" * bool(before) + (f"{table}\n\n" if table else ""), end="")
             print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
         print(f"| {' | '.join(cells.values())} |", flush=True)
+
+
+def write_rows(name: str, rows: Iterable[Row]) -> None:
+    """Put tables into RESULTS.md, in place of those between `<!-- name -->` and `<!-- end -->`."""
+    tables = io.StringIO()
+    with redirect_stdout(tables):
+        print_rows(rows)
+    begin, end = f"<!-- {name} -->\n", "\n<!-- end -->"
+    section = re.compile(f"{begin}.*?{end}", re.DOTALL)
+    path = Path(__file__).with_name("RESULTS.md")
+    path.write_text(section.sub(lambda _: begin + tables.getvalue().strip() + end,
+                                path.read_text()))  # fmt: skip
 
 
 def _cell(value: Any) -> str:

@@ -15,17 +15,14 @@ the tables into RESULTS.md.
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import re
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import Row, print_rows, timed
+from measuring import Row, print_rows, timed, write_rows
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
@@ -38,7 +35,6 @@ Labels = NDArray[np.int64]
 Draw = Callable[[int, np.random.Generator], tuple[Points, Labels]]
 
 ROWS = (40, 60, 100, 300, 1000, 3000, 10_000)
-RESULTS = Path(__file__).with_name("RESULTS.md")
 # Larger samples cost more, and get this share of the draws.
 SHARES = {1000: 0.5, 3000: 0.2, 10_000: 0.1}
 TITLES = {
@@ -319,17 +315,6 @@ def certainty_of_number(draws: int, seed: int) -> Iterator[Row]:
         }
 
 
-def write(rows: list[Row]) -> None:
-    """Put the tables into RESULTS.md, in place of those that stand there."""
-    tables = io.StringIO()
-    with redirect_stdout(tables):
-        print_rows(rows)
-    begin, end = "<!-- one_cluster -->\n", "\n<!-- end -->"
-    section = re.compile(f"{begin}.*?{end}", re.DOTALL)
-    text = section.sub(lambda _: begin + tables.getvalue().strip() + end, RESULTS.read_text())
-    RESULTS.write_text(text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=100, help="draws of up to 300 rows")
@@ -351,7 +336,7 @@ def main() -> None:
     rows = list(measure(seed=options.seed, out=options.cache, measuring=measuring, **settings))
     print_rows(rows)
     if options.write:
-        write(rows)
+        write_rows("one_cluster", rows)
 
 
 if __name__ == "__main__":
