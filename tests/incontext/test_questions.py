@@ -148,14 +148,14 @@ def test_a_network_with_random_weights_is_equivariant(target) -> None:
         torch.nn.init.normal_(value, std=0.2)
     x, codes = torch.randn(1, 20, 2).double(), torch.randint(-1, 3, (1, 20, 2))
     counts = torch.tensor([[3, 3]])
-    expected = write_memory(network, x, codes, counts, target).log_prob(x, codes)
+    expected = write_memory(network, x, codes, counts, target).log_probs(x, codes)[0]
     rows = torch.randperm(20)
     moved = write_memory(network, x[:, rows], codes[:, rows], counts, target)
-    torch.testing.assert_close(moved.log_prob(x, codes), expected)
+    torch.testing.assert_close(moved.log_probs(x, codes)[0], expected)
     names = torch.tensor([2, 0, 1, -1])  # the last for -1
     other = names[codes]
     renamed = write_memory(network, -x, other, counts, target)
-    torch.testing.assert_close(renamed.log_prob(-x, other), expected)
+    torch.testing.assert_close(renamed.log_probs(-x, other)[0], expected)
 
 
 def test_a_target_that_is_told_leaves_a_density(model) -> None:

@@ -8,7 +8,6 @@ from scipy.special import logsumexp
 from scipy.stats import kstest, multivariate_normal
 from sklearn.datasets import load_iris
 
-from isthmus.errors import IsthmusError
 from isthmus.incontext import TableDensity, pretrained, score_rows
 
 IRIS = load_iris().data
@@ -174,9 +173,3 @@ def test_nothing_is_said_of_a_row_without_a_known_cell() -> None:
     assert np.isnan([scores.log_density[1], scores.percentile[1]]).all()
     assert scores.outlier.tolist() == [False, False, True]
     assert scores.summary["mean_log_density"] == pytest.approx(scores.log_density[[0, 2]].mean())
-
-
-@pytest.mark.parametrize("model", [3.0, np.zeros(2), ["tables"]])
-def test_what_is_no_model_is_refused(model):
-    with pytest.raises(IsthmusError):
-        score_rows(PAIRS, model=model)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -50,21 +51,28 @@ def mixed():
     return frame, y.to_numpy(), steps.fit(frame[:80])
 
 
-def test_probabilities_pool_those_in_context_and_of_a_logistic_regression(mixed):
+def test_probabilities_pool_those_in_context_of_a_logistic_regression_and_of_a_forest(mixed):
     frame, y, steps = mixed
     labels = np.digitize(y, [0, 1])
     ours = TableClassifier().fit(frame[:80], labels[:80])
     rows = frame[80:].set_axis([0, 1], axis=1)
     context = ours.table_.predict("(target)", rows)[["class 0", "class 1", "class 2"]].to_numpy()
     logistic = LogisticRegression().fit(steps.transform(frame[:80]), labels[:80])
-    linear, (a, b) = logistic.predict_proba(steps.transform(frame[80:])), ours.blend_
-    expected = context**a * linear**b / (context**a * linear**b).sum(1, keepdims=True)
+    linear = logistic.predict_proba(steps.transform(frame[80:]))
+    # Trees depend on the order of columns.
+    features = ours._features(frame[:80].set_axis([0, 1], axis=1))
+    asked = ours._features(rows)
+    forest = RandomForestClassifier(min_samples_leaf=2, random_state=0).fit(features, labels[:80])
+    trees = (100 * forest.predict_proba(asked) + 1 / 3) / 101
+    a, b, c = ours.blend_
+    expected = context**a * linear**b * trees**c
+    expected /= expected.sum(1, keepdims=True)
     found = ours.predict_proba(frame[80:])
     np.testing.assert_allclose(found, expected, atol=2e-3)
-    losses = [log_loss(labels[80:], each) for each in (context, linear, found)]
-    assert losses[2] < max(losses[:2])
+    losses = [log_loss(labels[80:], each) for each in (context, linear, trees, found)]
+    assert losses[3] < max(losses[:3])
     few = TableClassifier().fit(frame[:9], labels[:9])
-    assert few.blend_.tolist() == [0.5, 0.5]
+    assert few.blend_.tolist() == [1 / 3] * 3
 
 
 def test_means_and_quantiles_are_those_of_one_moved_and_stretched_distribution(mixed):

@@ -54,7 +54,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Return the preset, changed by the other options, and the model to start from."""
     from isthmus.incontext import TableTraining
     from isthmus.incontext.priors import prior
-    from isthmus.incontext.tables.density import reader_of
+    from isthmus.incontext.tables.estimators import reader_of
     from isthmus.incontext.training import PRESETS
 
     name = as_choice(arguments.preset, "--preset", (*PRESETS, *TABLE_PRESETS))

@@ -3,8 +3,12 @@
 from isthmus.incontext.config import ICLEBMConfig
 from isthmus.incontext.evaluation import Evaluation, evaluate
 from isthmus.incontext.model import ICLEBM, ContextEnergy, pretrained
-from isthmus.incontext.tables.density import score_rows
-from isthmus.incontext.tables.estimators import TableClassifier, TableDensity, TableRegressor
+from isthmus.incontext.tables.estimators import (
+    TableClassifier,
+    TableDensity,
+    TableRegressor,
+    score_rows,
+)
 from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.tables.network import TableConfig
 from isthmus.incontext.tables.outliers import RowScores

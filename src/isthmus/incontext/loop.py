@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from isthmus.errors import DivergenceError, InvalidInputError
+from isthmus.extras import require
 from isthmus.incontext.objectives import StatefulObjective
 from isthmus.incontext.storage import Checkpoint, Row, Weights, metrics_log
 from isthmus.io.files import exclusive, write_atomically
@@ -118,18 +119,12 @@ def run(
         train: Any = partial(_train, recipe, folder, _checkpoint_in(folder, recipe), **course)
         if fabric is not None:
             return cast(tuple[Weights, list[Row]], train(fabric))
-        try:
-            from lightning_fabric import Fabric
-        except ImportError:
-            raise InvalidInputError(
-                'Training needs Lightning Fabric: pip install "isthmus[train]".'
-            ) from None
-        fabric = Fabric(
-            accelerator=accelerator,
-            devices=devices,
-            strategy="auto" if devices == 1 else "ddp_spawn",
-            precision=precision or recipe.precision,
-        )
+        require("lightning_fabric")
+        from lightning_fabric import Fabric
+
+        strategy = "auto" if devices == 1 else "ddp_spawn"
+        options: Any = {"devices": devices, "precision": precision or recipe.precision}
+        fabric = Fabric(accelerator=accelerator, strategy=strategy, **options)
         # Through a file: a process that ends would wait for a pipe that is full.
         with tempfile.TemporaryDirectory() as scratch:
             result = Path(scratch) / "result.pt"

@@ -13,8 +13,6 @@ from isthmus.errors import ShapeError
 from isthmus.incontext.config import CheckedFields
 from isthmus.validation import as_choice, as_count
 
-__all__ = ["PRIORS", "GaussianMixtures", "MixtureTasks", "prior"]
-
 # Numbers that are held at once when a density is computed.
 BLOCK_NUMBERS = 2**22
 

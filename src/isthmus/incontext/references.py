@@ -20,17 +20,6 @@ from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.priors import GaussianMixtures
 from isthmus.validation import as_choice, as_count, as_number, as_seed
 
-__all__ = [
-    "REFERENCES",
-    "BayesPredictive",
-    "FittedMixture",
-    "KernelDensity",
-    "Prediction",
-    "Reference",
-    "known_references",
-    "reference",
-]
-
 # Tasks per block, and numbers at once, so that their arrays stay in the cache.
 TASKS_AT_ONCE, NUMBERS_AT_ONCE = 8, 2**20
 # Bandwidths tried for the best one: bounds, as shares of the spread of the points, and number.
@@ -49,7 +38,7 @@ class Reference:
         Contexts are that many leading points of the sequence (B, N, D). Results are float64, and
         NaN where the predictor is not defined.
         """
-        sequence, points = _checked(sequence, sizes, points)
+        sequence, points = self._checked(sequence, sizes, points)
         return [self._given(sequence[:, :size], points) for size in sizes]
 
     def log_prob(self, context: Tensor, points: Tensor) -> Tensor:
@@ -60,18 +49,17 @@ class Reference:
         """Return log-densities of points given contexts, both in float64."""
         raise NotImplementedError
 
-
-def _checked(sequence: Tensor, sizes: Sequence[int], points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sequences and points in float64."""
-    if sequence.ndim != 3 or points.ndim != 3 or sequence.shape[::2] != points.shape[::2]:
-        raise ShapeError(
-            f"Contexts must be (B, n, D) and points (B, M, D), with the same B and D; they are "
-            f"{tuple(sequence.shape)} and {tuple(points.shape)}."
-        )
-    length = sequence.shape[1]
-    if list(sizes) != sorted(sizes) or not all(0 <= size <= length for size in sizes):
-        raise InvalidInputError(f"sizes must ascend from 0 to {length}, not {list(sizes)}.")
-    return sequence.double(), points.double()
+    @staticmethod
+    def _checked(sequence: Tensor, sizes: Sequence[int], points: Tensor) -> tuple[Tensor, Tensor]:
+        if sequence.ndim != 3 or points.ndim != 3 or sequence.shape[::2] != points.shape[::2]:
+            raise ShapeError(
+                f"Contexts must be (B, n, D) and points (B, M, D), with the same B and D; they are "
+                f"{tuple(sequence.shape)} and {tuple(points.shape)}."
+            )
+        length = sequence.shape[1]
+        if list(sizes) != sorted(sizes) or not all(0 <= size <= length for size in sizes):
+            raise InvalidInputError(f"sizes must ascend from 0 to {length}, not {list(sizes)}.")
+        return sequence.double(), points.double()
 
 
 @final
@@ -243,7 +231,7 @@ class BayesPredictive(Reference):
         self, sequence: Tensor, sizes: Sequence[int], points: Tensor
     ) -> list[Prediction]:
         """Return the predictions of :meth:`nested` with Monte Carlo errors and evidence."""
-        sequence, points = _checked(sequence, sizes, points)
+        sequence, points = self._checked(sequence, sizes, points)
         if points.shape[-1] != self.prior.dim:
             raise ShapeError(f"The prior has {self.prior.dim} coordinates, not {points.shape[-1]}.")
         generator, parts = torch.Generator().manual_seed(self.seed), []

@@ -82,8 +82,7 @@ def draw_points(
     (True, True)
     """
     scaling = box_scaling(model, X)
-    points = as_points(X, "X", dim=model.dim).double().cpu().numpy()
-    energy = model.condition(scaling.into(points))
+    energy = model.condition(scaling.into(as_points(X, "X").double().cpu().numpy()))
     drawn = as_arrays(draw(energy, n, sampler, seed=seed, steps=steps, progress=progress))
     if not scaling.standardises:
         # Through text, so that single precision is not written with the digits of double.

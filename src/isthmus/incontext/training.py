@@ -264,8 +264,8 @@ class _EnergyRecipe(TrainingRecipe):
         require_kind(settings, "settings", TrainingSettings)
         if init is not None:
             require_kind(init, "init", ICLEBM)
-            box, wall, scale = settings.model.box, settings.model.wall, settings.model.scale
-            if replace(init.config, box=box, wall=wall, scale=scale) != settings.model:
+            own = {name: getattr(settings.model, name) for name in ("box", "wall", "scale")}
+            if replace(init.config, **own) != settings.model:
                 raise InvalidInputError(
                     f"init has the shape {init.config}, but the settings ask for {settings.model}."
                 )
@@ -281,13 +281,8 @@ class _EnergyRecipe(TrainingRecipe):
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         settings = self.settings
         kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[settings.optimizer]
-        return kind(
-            network.parameters(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            eps=settings.epsilon,
-            weight_decay=settings.weight_decay,
-        )
+        options = {"betas": settings.betas, "eps": settings.epsilon, "lr": settings.learning_rate}
+        return kind(network.parameters(), weight_decay=settings.weight_decay, **options)
 
     def loss(self, network: nn.Module, update: int, part: int) -> Tensor:
         model = cast(ICLEBM, network)

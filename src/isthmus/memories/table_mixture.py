@@ -16,18 +16,14 @@ from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.memories.base import WeightedMemory, keep_observed
 from isthmus.memories.gaussian import as_columns, patterns
 from isthmus.special import log_gamma_ratio
-from isthmus.validation import (
-    as_entries,
-    as_points,
-    as_tensor,
-    is_transforming,
-    require_range,
-)
+from isthmus.validation import as_entries, as_points, as_tensor, is_transforming, require_range
 
 # Entries of the largest temporary, which nearly fits the cache of a processor.
 BLOCK_ENTRIES = 2**19
 # How far probabilities of the values of a category may be from adding up to 1.
 TOLERANCE = 1e-5
+# A logarithm of 0 whose products with 0 are 0, and which others cannot reach.
+NEVER = -1e30
 
 
 class LineAt(NamedTuple):
@@ -67,9 +63,16 @@ class StudentRows(WeightedMemory):
 
     def _store_shapes(self, scale_trils: Any, dof: Any) -> None:
         """Check and keep what the constructor takes beside locations, shares and weights."""
-        scales = scale_trils if self.n_numbers else 1.0
+        scales, dof = scale_trils if self.n_numbers else 1.0, as_tensor(dof, "dof").to(self.means)
         self._store("scale_trils", _as_scales(scales, self.means))
-        self._store("dof", _as_dof(dof, self.memories))
+        if dof.shape not in ((), self.means.shape[:1]):
+            raise ShapeError(
+                f"dof must be a number or ({self.n_memories},), one per component, not "
+                f"{tuple(dof.shape)}."
+            )
+        if not is_transforming() and not bool((dof > 0).all()):
+            raise InvalidInputError("dof must be above zero; inf is a Gaussian component.")
+        self._store("dof", dof)
 
     @property
     def n_numbers(self) -> int:
@@ -134,20 +137,18 @@ class StudentRows(WeightedMemory):
 
     def _columns(self, places: list[int], shares: list[Tensor]) -> Self:
         """Return the density of some numbers and categories alone."""
-        scales, means = self._widths[:, places], self.means[:, places]
+        scales = self._widths[:, places]
         scales = _refactored(scales) if scales.ndim == 3 and places else scales
-        return self._with(means, shares, scales, self.dof, self.log_weights)
+        return self._with(self.means[:, places], shares, scales, self.dof, self.log_weights)
 
     def _score(self, x: Tensor) -> Tensor:
         unit = self._frame().unit
 
         def force(memory: Self, block: Tensor, _: None) -> Tensor:
             curvature, pull, point = memory._bound(block)
-            if curvature.ndim == 3:
-                pull = pull - (curvature @ point[..., None])[..., 0]
-            else:
-                pull = pull - curvature * point
-            return torch.cat([pull / unit, 0 * block[:, self.n_numbers :]], 1)
+            full = curvature.ndim == 3
+            back = (curvature @ point[..., None])[..., 0] if full else curvature * point
+            return torch.cat([(pull - back) / unit, 0 * block[:, self.n_numbers :]], 1)
 
         found = _by_block(force, self, x.reshape(-1, self.dim))
         return require_range(found.reshape(x.shape), "The force")
@@ -175,7 +176,7 @@ class StudentRows(WeightedMemory):
         A component with one degree of freedom or less has no mean where nothing is known; its
         location is used instead.
         """
-        count, centre = self.n_numbers, _mean(self.means)
+        count, centre = self.n_numbers, self._frame().centre
         filled, mask = x.reshape(-1, self.dim).clone(), seen.reshape(-1, self.dim)
         posterior = self._responsibilities(filled, mask)
         means = self.means - centre
@@ -323,7 +324,7 @@ class StudentRows(WeightedMemory):
         scales, dim = self._widths, self.n_numbers
         each = scales.diagonal(dim1=1, dim2=2) if scales.ndim == 3 else scales
         unit = scales.detach().abs().amax((0, 2) if scales.ndim == 3 else 0)
-        centre = _mean(self.means.detach())
+        centre = (self.means.detach() / self.n_memories).sum(0)  # the sum may overflow
         means, maps = (self.means - centre) / unit, None
         if scales.ndim < 3:
             inverse = (each / unit).reciprocal()
@@ -338,10 +339,9 @@ class StudentRows(WeightedMemory):
             constants = constants + self.log_weights
         log_shares = None
         if self.n_values:
-            shares, never = torch.cat(self.shares, 1), _never(means)
+            shares = torch.cat([*self.shares, torch.zeros_like(constants[:, None])], 1)
             logs = shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
-            logs = torch.where(shares > 0, logs, never)
-            log_shares = torch.cat([logs, torch.full_like(logs[:, :1], never)], 1)
+            log_shares = torch.where(shares > 0, logs, NEVER)
         return Frame(means, inverse, centre, unit, maps, constants, log_shares)
 
     def _terms(self, x: Tensor, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -352,8 +352,7 @@ class StudentRows(WeightedMemory):
         frame = self._frame()
         squares = _squares((x[:, : self.n_numbers] - frame.centre) / frame.unit, frame)
         dof = self.dof.expand(self.n_memories)[:, None]
-        gaussian = dof.isinf()
-        tail = 0.5 * squares
+        gaussian, tail = dof.isinf(), 0.5 * squares
         if is_transforming() or not bool(gaussian.all()):
             finite = torch.where(gaussian, 1.0, dof)
             heavy = 0.5 * (finite + self.n_numbers) * torch.log1p(squares / finite)
@@ -361,7 +360,7 @@ class StudentRows(WeightedMemory):
         logs = frame.constants[:, None] - tail
         if frame.log_shares is not None:
             found = frame.log_shares @ self._flags(x, seen).T
-            logs = torch.where(found < 0.5 * _never(x), -torch.inf, logs + found)
+            logs = torch.where(found < 0.5 * NEVER, -torch.inf, logs + found)
         return logs, squares
 
     def _flags(self, x: Tensor, seen: Tensor | None) -> Tensor:
@@ -596,11 +595,6 @@ def _refactored(rows: Tensor) -> Tensor:
     return (upper * signs[..., None]).transpose(1, 2)
 
 
-def _mean(points: Tensor) -> Tensor:
-    """Return the mean of rows whose sum may overflow. (N, D) -> (D,)."""
-    return (points / len(points)).sum(0)
-
-
 def _as_scales(value: Any, means: Tensor) -> Tensor:
     """Return scales as (N, D, D), (N, D), (N,) or (), after checking their diagonals."""
     count, dim = means.shape
@@ -616,23 +610,6 @@ def _as_scales(value: Any, means: Tensor) -> Tensor:
             "matrix L L', such as torch.linalg.cholesky(covariance)."
         )
     return scales
-
-
-def _as_dof(value: Any, means: Tensor) -> Tensor:
-    """Return degrees of freedom as (N,) or (), positive and possibly infinite."""
-    dof = as_tensor(value, "dof").to(means)
-    if dof.shape not in ((), means.shape[:1]):
-        raise ShapeError(
-            f"dof must be a number or ({len(means)},), one per component, not {tuple(dof.shape)}."
-        )
-    if not is_transforming() and not bool((dof > 0).all()):
-        raise InvalidInputError("dof must be above zero; inf is a Gaussian component.")
-    return dof
-
-
-def _never(like: Tensor) -> float:
-    """Return a logarithm of 0 whose products with 0 are 0."""
-    return -1e300 if like.dtype == torch.float64 else -1e30
 
 
 def _as_shares(value: Any, like: Tensor, place: int) -> Tensor:

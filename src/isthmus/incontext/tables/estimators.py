@@ -1,4 +1,4 @@
-"""Densities, classes and numbers from a table in context, with scikit-learn's interface."""
+"""Estimators of tables in context, with scikit-learn's interface, and scores of rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, DensityMixin, RegressorMixin, clone
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import KFold
 from sklearn.utils import check_random_state
@@ -25,13 +26,14 @@ from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError
 from isthmus.extras import require
 from isthmus.incontext.model import pretrained
-from isthmus.incontext.tables.model import FEWEST_ROWS, MOST_VALUES, Array
+from isthmus.incontext.tables.model import FEWEST_ROWS, MOST_VALUES, Array, ICLTables
+from isthmus.incontext.tables.outliers import NeighbourKernels, RowScores
 from isthmus.incontext.tables.questions import ConditionedTable, read_frame, read_numbers
 from isthmus.memories.table_mixture import StudentMixture, TableMixture
 from isthmus.plotting import Plottable
 from isthmus.rows import checked_table
 from isthmus.tables.encoding import as_frame, is_mixed
-from isthmus.validation import as_count
+from isthmus.validation import as_count, as_number, as_numbers, as_seed, require_kind
 
 # The name of the column to predict, beside those of X.
 TARGET = "(target)"
@@ -112,11 +114,6 @@ class TableDensity(Plottable, DensityMixin, _OfTables):
     feature_names_in_ : ndarray of str
         If the table is a data frame.
 
-    References
-    ----------
-    Hollmann et al., "TabPFN: A Transformer That Solves Small Tabular Classification Problems in a
-    Second", ICLR 2023; Schaeffer et al., 2024, arXiv:2402.10202.
-
     Examples
     --------
     >>> from sklearn.datasets import load_iris
@@ -137,10 +134,9 @@ class TableDensity(Plottable, DensityMixin, _OfTables):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Condition the model on a table (n, D) of at least 5 rows; y is ignored."""
         reader, rows = pretrained(self.model), self._rows(X, reset=True)
-        if is_mixed(X):
-            self.table_ = read_frame(reader, rows)
-        else:
-            self.table_ = read_numbers(reader, rows, getattr(self, "feature_names_in_", None))
+        names = getattr(self, "feature_names_in_", None)
+        mixed = is_mixed(X)
+        self.table_ = read_frame(reader, rows) if mixed else read_numbers(reader, rows, names)
         self.energy_ = self.table_.energy
         return self
 
@@ -186,16 +182,16 @@ class TableDensity(Plottable, DensityMixin, _OfTables):
 class _TablePredictor(_OfTables):
     """Condition the model of tables on rows and what to predict, and ask for it."""
 
-    linear_: Any
+    peers_: list[Any]
     blend_: Array
-    # The linear model that is asked too; where the search for `blend_` starts, and its bounds.
-    _linear: ClassVar[Any]
-    _start: ClassVar[tuple[float, float]]
+    # The models that are asked too; where the search for `blend_` starts, and its bounds.
+    _peers: ClassVar[tuple[Any, ...]]
+    _start: ClassVar[tuple[float, ...]]
     _bounds: ClassVar[list[tuple[float, float]]]
 
     @abstractmethod
     def _answers(self, frame: Any) -> Array:
-        """Return what the density and the linear model say of rows. (m, ...)"""
+        """Return what the density and the peers say of rows. (m, ...)"""
 
     @staticmethod
     @abstractmethod
@@ -214,18 +210,18 @@ class _TablePredictor(_OfTables):
         return self
 
     def _condition(self, frame: Any, y: Any) -> Self:
-        """Read rows and what to predict, and fit the linear model."""
+        """Read rows and what to predict, and fit the peers, but to a constant."""
         # A column without values says nothing, and cannot be read.
         self._kept = [name for name in frame if frame[name].notna().any()]
         frame = frame[self._kept].assign(**{TARGET: y})
         self.table_ = read_frame(pretrained(self.model), frame, TARGET)
         features = self._features(frame, reset=True)
-        many = len(np.unique(y)) > 1
-        self.linear_ = clone(self._linear).fit(features, y) if many else None
+        peers = self._peers if len(np.unique(y)) > 1 else ()
+        self.peers_ = [clone(each).fit(features, y) for each in peers]
         return self
 
     def _blended(self, frame: Any, y: Any, truth: NDArray[Any]) -> Array:
-        """Return the two numbers with the least loss on rows of five folds that were not read."""
+        """Return the numbers with the least loss on rows of five folds that were not read."""
         start = np.array(self._start)
         if len(frame) < FEWEST_BLENDED:
             return start
@@ -281,9 +277,10 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
     """Classify rows by their in-context density with the class.
 
     :meth:`fit` conditions the pretrained model on the table. Probabilities are in proportion to
-    :math:`p^a q^b`: p are the exact conditionals of the density, which ``table_.predict`` returns
-    alone, and q those of a logistic regression on the same columns. The exponents have the least
-    log loss on five folds, so that probabilities are calibrated on the table itself.
+    :math:`p^a q^b r^c`: p are the exact conditionals of the density, which ``table_.predict``
+    returns alone, q and r those of a logistic regression and of a random forest on the same
+    columns. The exponents have the least log loss on five folds, so that probabilities are
+    calibrated on the table itself.
 
     Parameters
     ----------
@@ -294,9 +291,10 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
     ----------
     classes_ : ndarray
     table_ : ConditionedTable
-    linear_ : LogisticRegression, or None for a single class
-    blend_ : ndarray (2,)
-        The exponents a and b; one half each with fewer than 10 rows.
+    peers_ : list
+        The fitted LogisticRegression and RandomForestClassifier; empty for a single class.
+    blend_ : ndarray (3,)
+        The exponents a, b and c; a third each with fewer than 10 rows.
     n_features_in_ : int
 
     Examples
@@ -309,8 +307,11 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
     """
 
     classes_: NDArray[Any]
-    _linear = LogisticRegression(max_iter=10_000)
-    _start, _bounds = (0.5, 0.5), [(0.0, 4.0)] * 2
+    _peers = (
+        LogisticRegression(max_iter=10_000),
+        RandomForestClassifier(min_samples_leaf=2, random_state=0),
+    )
+    _start, _bounds = (1 / 3,) * 3, [(0.0, 4.0)] * 3
 
     def fit(self, X: Any, y: Any) -> Self:
         """Condition on rows (n, D), a frame or an array with gaps as NaN, and classes (n,)."""
@@ -334,14 +335,17 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
         return shares
 
     def _answers(self, frame: Any) -> Array:
-        """Return log-probabilities by the density and by the regression. (m, 2, classes)"""
+        """Return log-probabilities by the density and by each peer. (m, 3, classes)"""
         rows, names = frame[self._kept], [f"class {label}" for label in range(len(self.classes_))]
-        context = linear = self.table_.predict(TARGET, rows)
-        if self.linear_ is not None:
-            shares = self.linear_.predict_proba(self._features(rows))
-            linear = type(context)(shares, columns=self.linear_.classes_)
-        both = [each.reindex(columns=names, fill_value=0.0) for each in (context, linear)]
-        logs: Array = np.log(np.maximum(np.stack(both, 1), SMALLEST))
+        context, features = self.table_.predict(TARGET, rows), self._features(rows)
+        found = [context] * (3 - len(self.peers_))
+        for peer in self.peers_:
+            shares = peer.predict_proba(features)
+            if isinstance(peer, RandomForestClassifier):  # one tree more knows nothing
+                shares = (shares * len(peer) + 1 / len(peer.classes_)) / (len(peer) + 1)
+            found.append(type(context)(shares, columns=peer.classes_))
+        aligned = [each.reindex(columns=names, fill_value=0.0) for each in found]
+        logs: Array = np.log(np.maximum(np.stack(aligned, 1), SMALLEST))
         return logs
 
     @staticmethod
@@ -378,7 +382,8 @@ class TableRegressor(RegressorMixin, _TablePredictor):
     Attributes
     ----------
     table_ : ConditionedTable
-    linear_ : RidgeCV, or None if all numbers are equal
+    peers_ : list
+        The fitted RidgeCV; empty if all numbers are equal.
     blend_ : ndarray (2,)
         The share of the ridge and the stretch; 0.5 and 1 with fewer than 10 rows.
     n_features_in_ : int
@@ -393,7 +398,7 @@ class TableRegressor(RegressorMixin, _TablePredictor):
     (242, 2)
     """
 
-    _linear = RidgeCV(PENALTIES)
+    _peers = (RidgeCV(PENALTIES),)
     _start, _bounds = (0.5, 1.0), [(0.0, 1.0), (0.5, 2.0)]
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -417,8 +422,8 @@ class TableRegressor(RegressorMixin, _TablePredictor):
         """Return means by the density and by the ridge, and quantiles by the density. (m, 2 + Q)"""
         rows = frame[self._kept]
         mean = linear = self.table_.predict(TARGET, rows).to_numpy()
-        if self.linear_ is not None:
-            linear = self.linear_.predict(self._features(rows))
+        for ridge in self.peers_:
+            linear = ridge.predict(self._features(rows))
         quantiles = [self.table_.quantile(TARGET, levels, rows)] if len(levels) else []
         return np.column_stack([mean, linear, *quantiles])
 
@@ -451,3 +456,66 @@ def checked_target(y: Any, dtype: Any = None) -> NDArray[Any]:
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InvalidInputError(str(error)) from None
     return target
+
+
+def score_rows(
+    X: Any,
+    rows: Any = None,
+    *,
+    level: float = 1.0,
+    model: str | Path | ICLTables = "tables",
+    draws: int = 4000,
+    seed: int = 0,
+    show_progress: bool | None = False,
+) -> RowScores:
+    """Score rows by the density of a table: how usual each is, and which are outliers.
+
+    The rows of the table itself are scored by kernels as wide as the distance of their
+    sqrt(n)-th neighbour in standard units, each without its own kernel, so that a small group of
+    outliers does not hide itself. Of more than 5,000 rows, a random choice has kernels. New rows
+    are scored by the in-context density of a table of 5 or more rows and up to 64 columns, and by
+    those kernels else.
+
+    Parameters
+    ----------
+    X : array, Tensor or data frame (n, D)
+        The table that says what is usual: numbers, categories, truth values, times, and gaps.
+    rows : array, Tensor or data frame (m, D), optional
+        Rows to score. Default: those of X, each without itself.
+    level : float
+        A row is an outlier if less than this percentage of usual rows are less likely: of the
+        other rows of the table, with an exponential tail below the lowest tenth, or of
+        the in-context density's draws.
+    model : str, Path or ICLTables
+        As in :func:`~isthmus.incontext.pretrained`.
+    draws, seed : int
+        Number of draws behind the percentiles of new rows, and their seed.
+    show_progress : bool, optional
+        None shows it on a terminal, if it takes long.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from isthmus.incontext import score_rows
+    >>> scores = score_rows(load_iris().data, [[5.0, 3.4, 1.5, 0.2], [5.0, 3.4, 4.5, 0.2]])
+    >>> scores.outlier, scores.odd_columns
+    (array([False,  True]), {1: (2,)})
+    """
+    level = as_number(level, "level", above=0, below=100)
+    draws, seed, reader = as_count(draws, "draws"), as_seed(seed), reader_of(model)
+    mixed = is_mixed(X)
+    table = X if mixed else as_numbers(X, "X")
+    fits = len(table.shape) == 2 and table.shape[1] <= reader.config.max_columns
+    if rows is None or not fits or len(table) < FEWEST_ROWS:
+        return NeighbourKernels(X, show_progress).outliers(rows, level)
+    if mixed:
+        return read_frame(reader, X).outliers(rows, level, draws=draws, seed=seed)
+    density = read_numbers(reader, table, getattr(X, "columns", None))
+    return density.outliers(as_numbers(rows, "rows"), level, draws=draws, seed=seed)
+
+
+def reader_of(model: str | Path | ICLTables) -> ICLTables:
+    """Return a model of tables that is given by its name, by its folder, or itself."""
+    found = pretrained(model) if isinstance(model, str | Path) else model
+    require_kind(found, "model", ICLTables)
+    return found

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus import validation
-from isthmus.errors import DtypeError, InvalidInputError, ShapeError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.incontext.storage import StoredModel
 from isthmus.incontext.tables.network import TableConfig, TableNetwork, write_memory
 from isthmus.memories.table_mixture import StudentMixture, TableMixture
@@ -104,7 +104,7 @@ class ICLTables(StoredModel):
             from isthmus.incontext.tables.questions import read_frame
 
             return read_frame(self, X, target)
-        table = as_numbers(X)
+        table = validation.as_numbers(X, "X")
         if table.ndim != 2:
             raise ShapeError(f"X must be a table of shape (n, D), not {table.shape}.")
         if target is not None:
@@ -243,14 +243,3 @@ def _units(table: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
     location = np.where(varying, middle + half * np.nanmean(inside, 0), low)
     width = CONSTANT_WIDTH * np.where(low == 0, 1.0, np.abs(low))
     return location, np.where(varying, half * np.nanstd(inside, 0), width), varying
-
-
-def as_numbers(X: Any) -> Array:
-    """Return a table as float64, with NaN for missing cells; text is refused."""
-    try:
-        return validation.as_numbers(X, "X")
-    except DtypeError:
-        raise DtypeError(
-            "X holds text, dates or other values that are not numbers. Pass a data frame, whose "
-            "columns may hold categories, or leave such columns out."
-        ) from None

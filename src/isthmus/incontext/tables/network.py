@@ -77,12 +77,11 @@ class Components(NamedTuple):
     log_weights: Tensor  # (B, N), normalised
     log_shares: Tensor  # (B, N, C, V + 1), the last of others; NEVER beyond a column's values
 
-    def log_prob(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
-        """Return the log-density of rows: numbers (B, m, D), categories (B, m, C) -> (B, m)."""
-        return torch.logsumexp(self._numbers(self._white(x)) + self._shares(codes), 1)
+    def log_probs(self, x: Tensor, codes: Tensor, number: bool = True) -> tuple[Tensor, Tensor]:
+        """Return log-densities of rows, and of the last column given the rest: (B, m) each.
 
-    def conditional(self, x: Tensor, codes: Tensor, number: bool) -> tuple[Tensor, Tensor]:
-        """Return log-densities of rows, and of the last column given the rest: (B, m) each."""
+        Rows are numbers (B, m, D) and categories (B, m, C); the last `number` or category is asked.
+        """
         white = self._white(x)
         numbers, shares = self._numbers(white), self._shares(codes)
         if number:
@@ -113,10 +112,8 @@ class Components(NamedTuple):
         constant = constant - 0.5 * columns * (math.pi * self.dof).log() + self.log_weights
         return constant[..., None] - power[..., None] * torch.log1p(squares / self.dof[..., None])
 
-    def _shares(self, codes: Tensor | None) -> Tensor:
+    def _shares(self, codes: Tensor) -> Tensor:
         """Return log-probabilities of categories; -1 counts as 1, and V is another value."""
-        if codes is None or not codes.shape[2]:
-            return self.log_weights.new_zeros(())
         index = torch.arange(self.log_shares.shape[-1], device=codes.device)
         flags = (codes[..., None] == index).to(self.log_shares.dtype).flatten(2)
         return self.log_shares.flatten(2) @ flags.transpose(1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -274,7 +275,7 @@ class ConditionedTable:
         parameters are those of :meth:`predict`.
         """
         levels = probabilities(q)
-        asked, x, seen = self._number(column, rows)
+        asked, x, seen, _ = self._asked(column, rows, number=True)
         flat = levels.reshape(-1)
         found = self._by_line(asked, x, seen, lambda line, _: _quantiles(line, flat), len(flat))
         zone, shape = getattr(asked.dtype, "tz", None), (len(x), *levels.shape)
@@ -293,7 +294,7 @@ class ConditionedTable:
 
     def cdf(self, column: Any, value: Any, rows: Any = None) -> Array:
         """Return the probability that a number is at most `value`, one or (m,). -> (m,)"""
-        asked, x, seen = self._number(column, rows)
+        asked, x, seen, _ = self._asked(column, rows, number=True)
         try:
             times = asked.kind == "time"
             points = seconds(np.atleast_1d(value)) if times else as_array(value, "value")
@@ -311,8 +312,6 @@ class ConditionedTable:
 
     def fill(self, rows: Any) -> pd.DataFrame:
         """Return rows with gaps filled: the mean of a number, the most probable category."""
-        import pandas as pd
-
         frame, x, seen = self._explained(self._frame(rows))
         filled, result = self.energy._conditional_mean(x, seen), frame.copy()
         for name, each in self._columns.items():
@@ -365,12 +364,11 @@ class ConditionedTable:
                 values = np.round(values, each.decimals)
             columns[name] = _typed(each, values)
         for name, value in known.items():
-            each, columns[name] = self._columns[name], pd.Series([value] * n)
-            if each.kind == "time":
-                columns[name] = _typed(each, seconds([value] * n))
-            if each.kind == "number":
-                typed = pd.to_numeric(columns[name]).astype(each.dtype)
-                columns[name] = typed if bool((typed == value).all()) else columns[name]
+            each = self._columns[name]
+            value = pd.to_numeric(value) if each.kind == "number" else value
+            given = pd.Series([value] * n, dtype=object)
+            is_time = each.kind == "time"
+            columns[name] = _typed(each, seconds(given)) if is_time else _held(given, each.dtype)
         return pd.DataFrame({name: columns[name] for name in self.columns})
 
     def ask(
@@ -465,18 +463,17 @@ class ConditionedTable:
         shares: Array = found[:, : len(column.values or [])].numpy()
         return shares / shares.sum(1, keepdims=True)
 
-    def _asked(self, column: Any, rows: Any) -> tuple[Column, Tensor, Tensor, Any]:
-        """Return a column, and the rows that it is asked for, with their index."""
+    def _asked(
+        self, column: Any, rows: Any, number: bool = False
+    ) -> tuple[Column, Tensor, Tensor, Any]:
+        """Return a column, or `number`, and the rows that it is asked for, with their index."""
         _require_column(column, self._columns)
-        frame, x, seen = self._explained(self._frame({} if rows is None else rows, column))
-        seen[:, self._columns[column].at] = False
-        return self._columns[column], x, seen, frame.index
-
-    def _number(self, column: Any, rows: Any) -> tuple[Column, Tensor, Tensor]:
-        asked, x, seen, _ = self._asked(column, rows)
-        if asked.values is not None:
+        asked = self._columns[column]
+        if number and asked.values is not None:
             raise InvalidInputError(f"{column!r} is a category, which has probabilities: predict.")
-        return asked, x, seen
+        frame, x, seen = self._explained(self._frame({} if rows is None else rows, column))
+        seen[:, asked.at] = False
+        return asked, x, seen, frame.index
 
     def _by_line(
         self, column: Column, x: Tensor, seen: Tensor, function: Any, *shape: int
@@ -593,6 +590,14 @@ def _typed(column: Column, values: Any) -> pd.Series:
     if column.kind == "number" and column.dtype.kind in "iu":
         values = as_integers(values, column.dtype)
     return pd.Series(values).astype(column.dtype)
+
+
+def _held(column: pd.Series, dtype: Any) -> pd.Series:
+    """Return a column of objects as one of a type that holds them, or else of a type of theirs."""
+    with suppress(TypeError, ValueError):
+        typed = column.astype(dtype)
+        column = typed if bool((typed.astype(object) == column).all()) else column
+    return column.infer_objects()
 
 
 def _quantiles(line: LineAt, levels: Array) -> Array:

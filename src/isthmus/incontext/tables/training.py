@@ -171,7 +171,7 @@ class Task(NamedTuple):
         )
         last = (context.shape[2] if self.number else self.width) - 1
         memory = write_memory(network, context, codes, counts, last if self.asked else None)
-        return memory.conditional(rows, row_codes, self.number)
+        return memory.log_probs(rows, row_codes, self.number)
 
 
 def held_out_score(mixed: bool) -> Callable[[Any], float]:
