@@ -62,17 +62,24 @@ def test_probabilities_pool_those_in_context_of_a_logistic_regression_and_of_a_f
     # Trees depend on the order of columns.
     features = ours._features(frame[:80].set_axis([0, 1], axis=1))
     asked = ours._features(rows)
-    forest = RandomForestClassifier(min_samples_leaf=2, random_state=0).fit(features, labels[:80])
-    trees = (100 * forest.predict_proba(asked) + 1 / 3) / 101
-    a, b, c = ours.blend_
-    expected = context**a * linear**b * trees**c
+    forest = RandomForestClassifier(50, min_samples_leaf=2, random_state=0)
+    trees = forest.fit(features, labels[:80]).predict_proba(asked)
+    usual = np.bincount(labels[:80]) / 80  # those of one row more
+    parts = [(80 * each + usual) / 81 for each in (context, linear, trees)]
+    expected = np.exp(sum(k * np.log(each) for k, each in zip(ours.blend_, parts, strict=True)))
     expected /= expected.sum(1, keepdims=True)
     found = ours.predict_proba(frame[80:])
     np.testing.assert_allclose(found, expected, atol=2e-3)
-    losses = [log_loss(labels[80:], each) for each in (context, linear, trees, found)]
+    losses = [log_loss(labels[80:], each) for each in (*parts, found)]
     assert losses[3] < max(losses[:3])
     few = TableClassifier().fit(frame[:9], labels[:9])
     assert few.blend_.tolist() == [1 / 3] * 3
+
+
+def test_a_class_of_one_row_keeps_its_probability(mixed):
+    frame, _, _ = mixed
+    shares = TableClassifier().fit(frame[:50], ["a"] * 49 + ["b"]).predict_proba(frame[50:])
+    assert 0.002 < shares[:, 1].mean() < 0.1
 
 
 def test_means_and_quantiles_are_those_of_one_moved_and_stretched_distribution(mixed):

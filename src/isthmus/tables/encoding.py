@@ -87,7 +87,7 @@ def seconds(times: Any) -> FloatArray:
 def stamps(numbers: FloatArray) -> NDArray[Any]:
     """Return seconds since 1970 as times, and NaT where no time is so far."""
     inside = np.abs(numbers) < 2**63 / 1e6
-    found = (np.where(inside, numbers, 0.0) * 1e6).astype(np.int64).astype("datetime64[us]")
+    found = (np.where(inside, numbers, 0.0) * 1e6).round().astype("int64").astype("datetime64[us]")
     return np.where(inside, found, np.datetime64("NaT"))
 
 

@@ -45,8 +45,6 @@ LARGEST = 1e6
 FOLDS, FEWEST_BLENDED = 5, 10
 # Rows that are divided into folds, and those of a fold whose answers are judged: budgets.
 MOST_FOLDED, MOST_JUDGED = 1280, 100
-# Logarithms of smaller probabilities are not blended.
-SMALLEST = 1e-6
 # Quantiles whose errors decide how answers are blended.
 LEVELS = np.arange(1, 10) / 10
 
@@ -212,7 +210,7 @@ class _TablePredictor(_OfTables):
     def _condition(self, frame: Any, y: Any) -> Self:
         """Read rows and what to predict, and fit the peers, but to a constant."""
         # A column without values says nothing, and cannot be read.
-        self._kept = [name for name in frame if frame[name].notna().any()]
+        self._kept, self._size = [name for name in frame if frame[name].notna().any()], len(frame)
         frame = frame[self._kept].assign(**{TARGET: y})
         self.table_ = read_frame(pretrained(self.model), frame, TARGET)
         features = self._features(frame, reset=True)
@@ -309,7 +307,7 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
     classes_: NDArray[Any]
     _peers = (
         LogisticRegression(max_iter=10_000),
-        RandomForestClassifier(min_samples_leaf=2, random_state=0),
+        RandomForestClassifier(50, min_samples_leaf=2, random_state=0),
     )
     _start, _bounds = (1 / 3,) * 3, [(0.0, 4.0)] * 3
 
@@ -318,13 +316,16 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
         target = checked_target(y)
         try:
             check_classification_targets(target)
-            self.classes_, labels = np.unique(target, return_inverse=True)
+            self.classes_, labels, counts = np.unique(
+                target, return_inverse=True, return_counts=True
+            )
         except TypeError:
             raise InvalidInputError("y mixes classes of kinds that have no order.") from None
         if len(self.classes_) > MOST_VALUES:
             raise InvalidInputError(
                 f"y has {len(self.classes_)} classes; the model reads up to {MOST_VALUES}."
             )
+        self._usual = counts / len(labels)
         names = np.array([f"class {label}" for label in labels], dtype=object)
         return self._fit(X, names, labels)
 
@@ -340,12 +341,10 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
         context, features = self.table_.predict(TARGET, rows), self._features(rows)
         found = [context] * (3 - len(self.peers_))
         for peer in self.peers_:
-            shares = peer.predict_proba(features)
-            if isinstance(peer, RandomForestClassifier):  # one tree more knows nothing
-                shares = (shares * len(peer) + 1 / len(peer.classes_)) / (len(peer) + 1)
-            found.append(type(context)(shares, columns=peer.classes_))
-        aligned = [each.reindex(columns=names, fill_value=0.0) for each in found]
-        logs: Array = np.log(np.maximum(np.stack(aligned, 1), SMALLEST))
+            found.append(type(context)(peer.predict_proba(features), columns=peer.classes_))
+        shares = np.stack([each.reindex(columns=names, fill_value=0.0) for each in found], 1)
+        # Those of one row more that is of any class: nothing is certain, in a fold without it too.
+        logs: Array = np.log((self._size * shares + self._usual) / (self._size + 1))
         return logs
 
     @staticmethod
@@ -355,10 +354,8 @@ class TableClassifier(ClassifierMixin, _TablePredictor):
 
     @staticmethod
     def _loss(blend: Array, answers: Array, truth: NDArray[Any]) -> float:
-        each = np.arange(len(truth))
-        read = answers[each, 0, truth] > np.log(SMALLEST)  # not of classes that a fold lacks
-        logs = TableClassifier._pooled(blend, answers)[each, truth]
-        return float(-(read * logs).mean())
+        logs = TableClassifier._pooled(blend, answers)[np.arange(len(truth)), truth]
+        return float(-logs.mean())
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each row. (n,)"""

@@ -14,7 +14,7 @@ from scipy import special
 from torch import Tensor
 
 from isthmus.distribution import probabilities
-from isthmus.errors import DtypeError, InvalidInputError
+from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.extras import require
 from isthmus.incontext.tables.model import MOST_VALUES, Array, ICLTables
 from isthmus.incontext.tables.outliers import RowScores, odd_columns
@@ -59,6 +59,8 @@ def read_frame(reader: ICLTables, X: Any, target: Any = None) -> ConditionedTabl
     require("pandas")
     is_mixed(X)  # refuses columns of one name
     frame = as_frame(X)
+    if not frame.shape[1]:
+        raise ShapeError("X has no columns.")
     coding = Coding.of(frame, MOST_VALUES)
     for place in coding.categories:
         distinct = frame.iloc[:, place].nunique()
@@ -538,6 +540,7 @@ class ConditionedTable:
         """Return rows as a data frame of the table's columns, with gaps where they lack one."""
         import pandas as pd
 
+        rows = dict(rows) if isinstance(rows, pd.Series) else rows
         frame = as_frame(rows)
         if isinstance(rows, Mapping):
             plain = any(np.ndim(value) for value in rows.values())
@@ -596,7 +599,8 @@ def _held(column: pd.Series, dtype: Any) -> pd.Series:
     """Return a column of objects as one of a type that holds them, or else of a type of theirs."""
     with suppress(TypeError, ValueError):
         typed = column.astype(dtype)
-        column = typed if bool((typed.astype(object) == column).all()) else column
+        if bool((typed.astype(object) == column).all()):
+            return typed
     return column.infer_objects()
 
 
