@@ -314,6 +314,8 @@ class ConditionedTable:
 
     def fill(self, rows: Any) -> pd.DataFrame:
         """Return rows with gaps filled: the mean of a number, the most probable category."""
+        import pandas as pd
+
         frame, x, seen = self._explained(self._frame(rows))
         filled, result = self.energy._conditional_mean(x, seen), frame.copy()
         for name, each in self._columns.items():
