@@ -117,7 +117,3 @@ def marked(mark: str) -> list[int]:
         except psutil.Error:
             continue
     return found
-
-
-def names_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 import isthmus as ist
 from isthmus import attention, bandwidth, capacity, incontext, nn, normalizer, tables
-from isthmus.attend import Index, attend
+from isthmus.attend import CompressedKeys, Index, attend
 from isthmus.checks import check_energy
 from isthmus.cluster import (
     BasinFlow,
@@ -264,6 +264,7 @@ CALLS: dict[str, Call] = {
     "attend": Call(attend, {"queries": TABLE, "memories": TABLE}),
     "attend(index)": Call(attend, {"queries": TABLE, "memories": TABLE, "index": Index(TABLE)}),
     "Index": Call(Index, {"memories": TABLE}),
+    "CompressedKeys": Call(CompressedKeys, {"memories": TABLE}, lambda keys: attend(TABLE, keys)),
     "check_energy": Call(check_energy, {"energy": kde}),
     "choose": Call(bandwidth.choose, {"X": rows}, lambda found: found.sigma),
     "leave_one_out": Call(bandwidth.leave_one_out, {"X": rows}),

@@ -14,8 +14,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config, _wrap_data_with_container
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from isthmus.cluster.data import Moments
-from isthmus.distributed.blocks import TableBlock
 from isthmus.dynamics.retrieve import complete
 from isthmus.errors import InvalidInputError
 from isthmus.impute.learning import Spread, draw_block, learn
@@ -370,14 +368,16 @@ class ColumnUnits:
         size = np.maximum(np.maximum(most, -least), np.finfo(np.float64).tiny)
         reach = np.where(high > low, GROSS * (high / 2 - low / 2) * 2, np.inf)
         learned = np.where(np.abs(values - middle) <= reach, values, np.nan)
-        moments = Moments.of(TableBlock("X", 0, learned / size, weights))
-        assert moments is not None
-        variance = moments.squares / moments.weight * moments.size**2
+        shares = weights[:, None] * ~np.isnan(learned)
+        shares /= shares.sum(0)
+        relative = np.nan_to_num(learned / size)
+        mean = (shares * relative).sum(0)
+        variance = (shares * np.square(relative - mean)).sum(0)
         for group in groups:
             variance[group] = (variance[group] * np.square(size[group])).sum() / size[group] ** 2
         scale = np.where(np.sqrt(variance) > CONSTANT, np.sqrt(variance), 1.0)
         whole = (np.isnan(X) | (X % 1 == 0)).all(0) & ~empty
-        scaling = Scaling(moments.mean * moments.size * size, scale * size)
+        scaling = Scaling(mean * size, scale * size)
         low_end, high_end = np.where(least >= 0, 0.0, -np.inf), np.where(most <= 0, 0.0, np.inf)
         least = np.where((values == least).sum(0) > 1, least, low_end)
         most = np.where((values == most).sum(0) > 1, most, high_end)

@@ -14,9 +14,9 @@ from isthmus.tables.columns import (
     GAP,
     ID_NAME,
     WORD,
-    holds_text,
     is_missing,
     is_nested,
+    is_textual,
     parse_cells,
 )
 from isthmus.tables.files import Table
@@ -83,7 +83,7 @@ def doubtful_columns(frame: pd.DataFrame) -> Iterator[str]:
             if column.dtype.kind != "f" or not (known % 1 != 0).any():
                 yield f"Column {name!r} looks like row ids and is learned from. Leave it out."
             continue
-        if not holds_text(column) or known.empty:
+        if not is_textual(column) or known.empty:
             continue
         kinds = set(np.unique(parse_cells(known, ".")[1]).tolist()) - {GAP}
         if kinds and max(kinds) < WORD and not all(isinstance(cell, bool) for cell in known):

@@ -138,7 +138,7 @@ def is_missing(column: pd.Series) -> pd.Series:
     return found
 
 
-def holds_text(column: pd.Series) -> bool:
+def is_textual(column: pd.Series) -> bool:
     """Return True for a column of text, or of objects that may be text."""
     return column.dtype == object or pd.api.types.is_string_dtype(column.dtype)
 
@@ -345,7 +345,7 @@ def _numbers(source: Source, place: int) -> pd.Series | None:
     if column.dtype.kind in "biuf":
         return column
     # Text of typed files, such as postal codes, stays text.
-    if not holds_text(column) or isinstance(column.dtype, pd.ArrowDtype):
+    if not is_textual(column) or isinstance(column.dtype, pd.ArrowDtype):
         return None
     is_text = source.format.kind == "text"
     if is_text and (plain := _plain_numbers(column, source)) is not None:

@@ -110,12 +110,12 @@ class Table:
     @property
     def words(self) -> pd.DataFrame:
         """The columns of text whose values repeat, five times on average; None where missing."""
-        from isthmus.tables.columns import holds_text, is_missing, is_nested
+        from isthmus.tables.columns import is_missing, is_nested, is_textual
 
         found = {}
         for name in self.left_out:
             column = self.frame[name]
-            if holds_text(column) and not is_nested(column):
+            if is_textual(column) and not is_nested(column):
                 column = column.astype(object).mask(is_missing(column), None)
                 if 0 < REPEATED * column.nunique() <= column.notna().sum():
                     found[name] = column
