@@ -371,8 +371,8 @@ def fit(
     ----------
     energy : Energy
         Any with parameters: :class:`~isthmus.NeuralEnergy`, :func:`~isthmus.as_energy` of a module,
-        a memory, a deep memory, or a sum. It is not changed. Parameters that require a gradient are
-        trained, or all if none does.
+        a memory, a deep memory, or a sum. Those that require a gradient are trained, or all if none
+        does, in a copy.
     X : array, Tensor or frame (n, D)
     objective : str or Objective, optional
         ``"likelihood"``, where the normaliser is known; ``"ranking"`` and ``"binary"``

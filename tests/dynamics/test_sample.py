@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import Bowl
+from helpers import Bowl, draw
 from scipy import stats
 from torch import Tensor
 
@@ -31,12 +31,6 @@ class Counting:
         return LangevinState(state.position + self.by), Info(ones / 4, ones.bool())
 
 
-@pytest.fixture
-def memory() -> GaussianKDE:
-    points = np.random.default_rng(0).normal(size=(6, 3))
-    return GaussianKDE(torch.tensor(points), sigma=0.5)
-
-
 def test_draws_are_kept_every_thin_steps_after_burn_in() -> None:
     init = torch.zeros(1, dtype=torch.float64)
     chains = sample_chains(Bowl(1), 3, Counting(), chains=2, init=init, burn_in=100, thin=7)
@@ -62,7 +56,8 @@ def test_chains_start_at_heavy_memories_more_often() -> None:
         assert stats.chisquare(counts, 2000 * weights).pvalue > 1e-3
 
 
-def test_a_seed_gives_the_same_bits_and_a_generator_goes_on(memory: GaussianKDE) -> None:
+def test_a_seed_gives_the_same_bits_and_a_generator_goes_on() -> None:
+    memory = GaussianKDE(draw(6, 3), sigma=0.5)
     for sampler in (Langevin(), MALA(), HMC()):
         first, again, other = (
             sample(memory, 20, sampler, seed=seed, burn_in=20) for seed in (7, np.int64(7), 8)

@@ -178,17 +178,11 @@ def test_the_states_move_on_the_energy(head: int, separation: str) -> None:
 
 
 @pytest.mark.parametrize("separation", ["softmax", pytest.param("entmax", marks=pytest.mark.slow)])
-def test_compile_without_breaks(separation: Any) -> None:
+def test_compile_without_breaks_and_export_with_any_sizes(separation: Any) -> None:
     layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
     x, padding = draw(3, 5, 6), padding_of([5, 2, 4], 5)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, padding), layer(x, padding))
-
-
-@pytest.mark.parametrize("separation", ["softmax", pytest.param("entmax", marks=pytest.mark.slow)])
-def test_export_with_any_number_of_bags_and_patterns(separation: Any) -> None:
-    layer = make(HopfieldPooling, 6, num_heads=2, steps=2, separation=separation)
-    x, padding = draw(3, 5, 6), padding_of([5, 2, 4], 5)
     axes = {0: torch.export.Dim("bags"), 1: torch.export.Dim("patterns")}
     program = torch.export.export(layer, (x, padding), dynamic_shapes=(axes, axes))
     longer, mask = draw(4, 8, 6, seed=2), padding_of([8, 1, 3, 2], 8)

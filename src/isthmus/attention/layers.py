@@ -271,8 +271,7 @@ class SALNAttention(NormedAttention):
     embed_dim, num_heads, dropout, batch_first, norm
         As in :class:`PreNormAttention`.
     bias : bool
-        Add a bias to the projections of keys and values and to the output. Queries need none:
-        its effect on the logits is part of :math:`\delta_i`.
+        Of keys, values and the output; that of queries would be a part of :math:`\delta_i`.
     eps : float, or None for the default of an RMSNorm
 
     Examples

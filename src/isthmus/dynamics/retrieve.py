@@ -247,7 +247,7 @@ def complete(
     ----------
     energy : Energy
     x : array or Tensor (..., D)
-        NaN where unknown. A row may miss any number of coordinates, or all.
+        NaN where unknown. A row may miss all.
     how : {"mean", "mode"}, optional
         Default: the mean, where the energy has a ``conditional_mean`` and `init` is not given.
     init : array or Tensor (..., D), optional

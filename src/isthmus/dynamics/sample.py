@@ -42,7 +42,9 @@ def sample(
     tune: bool | None = None,
     progress: bool | None = None,
 ) -> Tensor:
-    r"""Draw n points from :math:`p(x) \propto \exp(-\beta_E E(x))`.
+    r"""Draw n points from :math:`p(x) \propto \exp(-\beta_E E(x))`: (n, D).
+
+    They are an array if `init` is not a tensor or, without it, if the energy was made from arrays.
 
     Where the energy has exact draws (``energy.has_exact_draws``: most memories), they are taken:
     ``energy.sample(n, seed)``. Markov chains run on all other energies, and on these as well if
@@ -52,7 +54,6 @@ def sample(
     ----------
     energy : Energy
     n : int
-        Number of draws.
     sampler : Langevin, MALA, HMC, NUTS, Tempering, or any object with ``init`` and ``step``
         Default: HMC of 8 leapfrogs, with a step size and scales tuned during the burn-in.
     init : (D,) or (chains, D), optional
@@ -60,13 +61,13 @@ def sample(
         the energy, or what it is made of, has memories; else standard normal points.
     seed : int or torch.Generator
     burn_in : int, optional
-        Number of steps of each chain before its draws begin. Default: 1000 for Langevin and
-        MALA; for HMC 1000 leapfrogs, in at least 100 trajectories.
+        Steps of each chain before its draws begin. Default: 1000 for Langevin and MALA; for HMC
+        1000 leapfrogs, in at least 100 trajectories.
     thin : int
         Each chain keeps one state in every `thin` steps.
     chains : int, optional
-        Number of chains that run in parallel. Default: the number of rows of `init`, else n
-        chains of one draw each, which are independent of each other.
+        Chains that run in parallel. Default: the number of rows of `init`, else n chains of one
+        draw each, which are independent of each other.
     tune : bool, optional
         Tune the step size of Langevin, MALA, HMC or NUTS, and the ``scales`` of HMC and NUTS (their
         mass matrix), in the first three quarters of the burn-in; both are frozen afterwards, so
@@ -74,11 +75,6 @@ def sample(
         Default: only if `sampler` is not given.
     progress : bool, optional
         Show a bar on stderr. Default: on a terminal, once the run takes longer than two seconds.
-
-    Returns
-    -------
-    Tensor (n, D)
-        An array if `init` is not a tensor or, without it, if the energy was made from arrays.
 
     Examples
     --------

@@ -24,10 +24,9 @@ class ClAMLoss(nn.Module):
     .. math:: z \leftarrow z + \eta \Bigl(\sum_k
         \mathrm{softmax}_k(-\beta \lVert z - \mu_k \rVert^2)\, \mu_k - z\Bigr) ,
 
-    and the loss compares where they arrive after T steps with where they came from (Saha et al.,
-    2023, End-to-end Differentiable Clustering with Associative Memories). Given the inputs x and a
-    decoder, it compares the decoded points with x instead; this keeps the encoder from mapping
-    everything to one point (Saha et al., 2024, Deep Clustering with Associative Memories).
+    and the loss compares where they arrive with where they came from (Saha et al., 2023). Given
+    the inputs x and a decoder, it compares the decoded points with x instead; this keeps the
+    encoder from mapping everything to one point (Saha et al., 2024).
 
     Parameters
     ----------
@@ -39,8 +38,8 @@ class ClAMLoss(nn.Module):
         squared distance :math:`s^2` of a coordinate from the nearest memory; 1 until then.
     steps : int
     rate : float, optional
-        :math:`\eta`, above 0 and at most 1. Default: that at which a share of 1 % of the way to a
-        single memory is left after all steps.
+        :math:`\eta`, above 0 and at most 1. Default: 1 % of the way to a single memory is left
+        after all steps.
     learn_beta : bool
         Learn log beta as well.
 
