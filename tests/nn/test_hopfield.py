@@ -154,6 +154,9 @@ def test_pooling_and_lookup_are_associations_with_learned_patterns() -> None:
         hidden[:, 2:] = True
         _, weights = layer(x, hidden, need_weights=True)
         assert bool((weights[..., 2:] == 0).all())
+    for kind in (HopfieldPooling, HopfieldLayer):
+        with pytest.raises(TypeError, match="stored_size"):
+            kind(6, stored_size=3)
 
 
 @pytest.mark.parametrize("head", [0, 1])

@@ -31,7 +31,8 @@ class _Learned(nn.Module, ABC):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.hopfield = Hopfield(input_size, hidden_size, output_size, **options)
+        # Learned patterns have the width of the others, so that stored_size is no option.
+        self.hopfield = Hopfield(input_size, hidden_size, output_size, stored_size=None, **options)
         self.quantity = as_count(quantity, "quantity")
         self.register_parameter(self.parameter, self._new_patterns())
 
