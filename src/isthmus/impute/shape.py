@@ -153,7 +153,9 @@ def learn_shape(Z: FloatArray, weights: FloatArray, start: Shape | None = None) 
     if shape is None and dim > MOST_FULL_COLUMNS:
         most = min(FACTORS_A_ROW * min(count, dim), np.sqrt(MOST_WORK / (count * dim)))
         factors = int(np.clip(most, 1, MOST_FACTORS))
-        shape = _principal(np.where(known, Z, 0.0), weights, factors)
+        scaled = np.where(known, Z, 0.0) * np.sqrt(weights / weights.sum())[:, None]
+        _, values, vectors = randomized_svd(scaled, factors, random_state=0)
+        shape = Factors(np.zeros(dim), vectors.T * values, np.full(dim, 0.5))
     shape = shape or _chained(Z, weights)
     for _ in range(ROUNDS_FROM_START if start else ROUNDS):
         shape = shape.improved(Z, known, weights)
@@ -201,9 +203,3 @@ def _moments(
     scatter -= shrink * (scatter - np.diag(scatter.diagonal()))
     scatter[np.diag_indices(dim)] += SMALLEST_VARIANCE
     return Covariance(mean, scatter)
-
-
-def _principal(filled: FloatArray, weights: FloatArray, factors: int) -> Factors:
-    scaled, dim = filled * np.sqrt(weights / weights.sum())[:, None], filled.shape[1]
-    _, values, vectors = randomized_svd(scaled, factors, random_state=0)
-    return Factors(np.zeros(dim), vectors.T * values, np.full(dim, 0.5))

@@ -318,7 +318,10 @@ class RowGenerator:
         for at, place in enumerate(self.moving):
             decimals = self.decimals[place]
             values = moved[:, at] if decimals is None else np.round(moved[:, at], decimals)
-            values = self._stored(values, place)
+            kind = self.table.dtypes.iloc[place]
+            narrow = getattr(kind, "numpy_dtype", kind)
+            if narrow in (np.float16, np.float32):  # as the column holds them
+                values = values.astype(narrow).astype(np.float64)
             rows[:, place] = np.where(self.kept[chosen, place], rows[:, place], values)
         return rows, chosen
 
@@ -411,14 +414,6 @@ class RowGenerator:
             swap = random.random((self.codes.shape[1],)) < 0.5
             swap[list(self.given)] = False
             drawn[row, swap] = self.codes[other, swap]
-
-    def _stored(self, values: FloatArray, place: int) -> FloatArray:
-        """Return values as a column of narrow floats holds them."""
-        kind = self.table.dtypes.iloc[place]
-        narrow = getattr(kind, "numpy_dtype", kind)
-        if narrow in (np.float16, np.float32):
-            return values.astype(narrow).astype(np.float64)
-        return values
 
 
 def _wide_gaps(values: FloatArray) -> FloatArray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
 from isthmus.tables.columns import (
     GAP,
@@ -49,6 +50,8 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
                 categories.append(str(name))
                 # Numbers that are named as labels are categories, and nobody need be told.
                 columns[name] = text.astype("category") if name == table.label_name else text
+    if not columns:
+        raise InvalidInputError("There is no column of numbers to use, nor of text that repeats.")
     notes = [note for note in table.notes if "since most cells are not numbers" not in note]
     if categories:
         notes.append(f"Used as categories: {listed(categories)}.")
