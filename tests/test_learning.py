@@ -9,12 +9,7 @@ import torch
 import isthmus as ist
 from isthmus.capacity import basins
 from isthmus.deep import Bias, DeepMemory, Dense, Neurons
-from isthmus.errors import (
-    DivergenceError,
-    InvalidInputError,
-    ShapeError,
-    UnsupportedOperationError,
-)
+from isthmus.errors import DivergenceError, InvalidInputError, ShapeError, UnsupportedOperationError
 from isthmus.incontext import loop
 from isthmus.incontext import objectives as o
 from isthmus.learning import OBJECTIVES, FitSettings, RowModel, RowRecipe

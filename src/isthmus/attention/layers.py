@@ -9,14 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, pad, scaled_dot_product_attention
 
-from isthmus.attention.inspection import (
-    Heads,
-    Norm,
-    merge_masks,
-    read_norm,
-    safe_softmax,
-    split_heads,
-)
+from isthmus.attention import inspection
+from isthmus.attention.inspection import Heads, Norm, safe_softmax, split_heads
 from isthmus.errors import ShapeError, UnsupportedOperationError
 from isthmus.validation import as_choice, as_count, as_flag, as_number
 
@@ -121,7 +115,7 @@ class NormedAttention(nn.Module):
         causal = as_flag(is_causal, "is_causal")
         causal_only = causal and not need_weights and attn_mask is key_padding_mask is None
         masks = attn_mask, key_padding_mask, causal and not causal_only
-        mask, weights = merge_masks(*masks, shape, queries), None
+        mask, weights = inspection.merge_masks(*masks, shape, queries), None
         if need_weights:
             logits = queries @ keys.mT
             weights = safe_softmax(logits if mask is None else logits + mask)
@@ -171,7 +165,7 @@ def read_source(
             "Only attention with kdim = vdim = embed_dim, and without add_bias_kv or "
             "add_zero_attn, can be converted: queries, keys and values share one norm."
         )
-    parts = read_norm(norm, attention.out_proj.weight, width)
+    parts = inspection.read_norm(norm, attention.out_proj.weight, width)
     weights, bias = attention.in_proj_weight.detach(), attention.in_proj_bias
     biases = weights.new_zeros(len(weights)) if bias is None else bias.detach()
     names = ("embed_dim", "num_heads", "dropout", "batch_first")

@@ -5,10 +5,4 @@ from isthmus.nn.clustering import ClAMLoss
 from isthmus.nn.hopfield import Hopfield
 from isthmus.nn.pooling import HopfieldLayer, HopfieldPooling
 
-__all__ = [
-    "ClAMLoss",
-    "EnergyTransformer",
-    "Hopfield",
-    "HopfieldLayer",
-    "HopfieldPooling",
-]
+__all__ = ["ClAMLoss", "EnergyTransformer", "Hopfield", "HopfieldLayer", "HopfieldPooling"]

@@ -76,8 +76,7 @@ class ClAMLoss(nn.Module):
         self._chooses_beta = beta is None
         first = 1.0 if beta is None else as_number(beta, "beta", above=0)
         self.log_beta = nn.Parameter(
-            torch.tensor(first).log(),
-            requires_grad=as_flag(learn_beta, "learn_beta"),
+            torch.tensor(first).log(), requires_grad=as_flag(learn_beta, "learn_beta")
         )
 
     @property
@@ -109,10 +108,7 @@ class ClAMLoss(nn.Module):
         return z
 
     def forward(
-        self,
-        z: Tensor,
-        x: Tensor | None = None,
-        decoder: Callable[[Tensor], Tensor] | None = None,
+        self, z: Tensor, x: Tensor | None = None, decoder: Callable[[Tensor], Tensor] | None = None
     ) -> Tensor:
         """Return the mean squared distance between points and what they retrieve, a scalar.
 

@@ -14,14 +14,7 @@ from isthmus.errors import DtypeError, InvalidInputError, ShapeError
 from isthmus.kernel.sparse import entmax
 from isthmus.memories.modern import ModernHopfield
 from isthmus.memories.sparse import SparseHopfield
-from isthmus.validation import (
-    as_choice,
-    as_count,
-    as_entries,
-    as_flag,
-    as_number,
-    is_transforming,
-)
+from isthmus.validation import as_choice, as_count, as_entries, as_flag, as_number, is_transforming
 
 Patterns = Tensor | tuple[Tensor, Tensor, Tensor]
 """Patterns that are stored, state and value at once, or a tuple of these three."""
