@@ -63,6 +63,8 @@ class Shape:
             self.inverse = torch.linalg.solve_triangular(root, identity, upper=False)
         self.mapped = self.to_round(memories)
         self.half = 0.5 * memories.new_ones(())
+        # The largest factor of a squared coordinate in a logit, or nearly so.
+        self.steepest = self.half if precision is None else 0.5 * precision.detach().amax()
         self.bias = log_weights
         if precision is None:
             self.keys = Keys(self.mapped)
@@ -139,8 +141,7 @@ class Shape:
 
     def _far(self, z: Tensor) -> Tensor | None:
         """Return which points (Q, D) are so far off that products lose digits, if any."""
-        largest = self.half if self.precision is None else 0.5 * self.precision.detach().amax()
-        return far_queries(z, torch.zeros_like(z[:1]), largest)
+        return far_queries(z, torch.zeros_like(z[:1]), self.steepest)
 
     def _attend(
         self, z: Tensor, seen: Tensor | None = None, values: Tensor | None = None
