@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -108,10 +109,10 @@ def large(rows: int) -> Iterator[Row]:
     data = da.concatenate(blocks)
     points = torch.from_numpy(generated(99, 1000))
     with on_workers(2) as client:
-        cluster: Any = client.cluster
 
-        def kill() -> None:
-            next(iter(cluster.workers.values())).process.process.kill()
+        def kill_in(seconds: float) -> None:
+            worker = next(iter(client.run(os.getpid).values()))
+            threading.Timer(seconds, os.kill, (worker, signal.SIGKILL)).start()
 
         def measured(work: str, call: Callable[[], Any]) -> Row:
             before, start = psutil.net_io_counters(pernic=True)["lo"].bytes_sent, time.time()
@@ -134,7 +135,7 @@ def large(rows: int) -> Iterator[Row]:
         )
         yield measured("log_prob of 1,000 points", lambda: made["kde"].log_prob(points))
         before = made["kde"].log_prob(points[:20])
-        threading.Timer(1.0, kill).start()
+        kill_in(1.0)
         yield measured(
             "the same, a worker killed", lambda: made.update(again=made["kde"].log_prob(points))
         )
@@ -143,7 +144,7 @@ def large(rows: int) -> Iterator[Row]:
         model = ClAMELBO(8, init=generated(98, 8), max_iter=5, tol=0, n_init=1)
         yield measured("ClAMELBO, 5 iterations", lambda: model.fit(data))
         found = model.memories_
-        threading.Timer(5.0, kill).start()
+        kill_in(5.0)
         yield measured("the same, a worker killed", lambda: model.fit(data))
         np.testing.assert_allclose(model.memories_, found, rtol=1e-4)
         yield measured("BasinFlow", lambda: BasinFlow(random_state=0).fit(data))
