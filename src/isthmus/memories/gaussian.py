@@ -193,10 +193,11 @@ class GaussianMemory(MarginalMemory):
             # Values at x are those at zero plus slopes, both of each memory, times x.
             at_zero = self._predicted(known, slopes, given.new_zeros(given.shape[1]))
             own = slopes.flatten(1) if slopes.ndim == 3 else at_zero[:, :0]
-            found = shape.pooled(given, torch.cat([at_zero, own], 1))
-            mean, pooled = found.mean.to(x.dtype).split([at_zero.shape[1], own.shape[1]], 1)
+            values = torch.cat([at_zero, own], 1)
+            sums, both = shape.attend(shape.to_round(given), values=values)
+            mean, pooled = both.to(x.dtype).split([at_zero.shape[1], own.shape[1]], 1)
             slopes = pooled.unflatten(1, slopes.shape[1:]) if slopes.ndim == 3 else slopes
-            total[rows] = (found.logsumexp - shape.log_scale).to(x.dtype)
+            total[rows] = (sums - shape.log_scale).to(x.dtype)
             points[:, ~known] = mean + (slopes @ given[..., None])[..., 0]
             means[rows] = points
         return Attention(total, means - self._keys().centre)

@@ -119,7 +119,7 @@ class Shape:
             force = move = found.mean - (z - self.keys.centre)
         else:
             flat = z.reshape(-1, self.dim)
-            total, mean = self._attend(flat)
+            total, mean = self.attend(flat)
             mean = mean.reshape(*z.shape[:-1], mean.shape[1])
             found = Attention(total.reshape(z.shape[:-1]), mean)
             mean_precision = -2 * mean[..., self.dim :]
@@ -143,7 +143,7 @@ class Shape:
         """Return which points (Q, D) are so far off that products lose digits, if any."""
         return far_queries(z, torch.zeros_like(z[:1]), self.steepest)
 
-    def _attend(
+    def attend(
         self, z: Tensor, seen: Tensor | None = None, values: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """Return the log-sum-exp of the kernels, and the mean of values (N, V): (Q, V).
@@ -217,11 +217,6 @@ class Shape:
                 noise = noise / own.sqrt()
         return self.to_data(noise).to(dtype)
 
-    def pooled(self, x: Tensor, values: Tensor) -> Attention:
-        """Return the log-sum-exp and the mean of values (N, V) over the memories. (Q, V)"""
-        total, mean = self._attend(self.to_round(x), values=values)
-        return Attention(total, mean)
-
     def marginal(self, x: Tensor, seen: Tensor) -> Attention:
         """Return the log-sum-exp of normalised kernels over coordinates, and the mean about c."""
         z = torch.where(seen, self.to_round(x), 0.0)
@@ -231,7 +226,7 @@ class Shape:
             mean = found.mean + self.keys.centre
         else:
             flat, mask = z.reshape(-1, self.dim), seen.reshape(-1, self.dim)
-            parts = self._attend(flat, mask, self.mapped)
+            parts = self.attend(flat, mask, self.mapped)
             total, mean = (each.reshape((*z.shape[:-1], *each.shape[1:])) for each in parts)
             found = Attention(total, mean)
         mean = (mean * self.root).to(x.dtype)
