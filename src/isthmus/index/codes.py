@@ -165,7 +165,7 @@ class CompressedKeys:
         columns = torch.from_numpy(codes.columns)
         exact = queries.reshape(-1, dim)
         apart = exact if is_dot else exact - centre
-        width = max(dim + 1, HEAD_WIDTH)
+        width = max(dim, HEAD_WIDTH)
         heads = torch.zeros(len(exact), width)
         heads[:, :dim] = (1 if is_dot else 2) * beta * apart * columns
         rows = min(max(DECODED_ENTRIES // width, 256), count)
@@ -174,22 +174,22 @@ class CompressedKeys:
             block = slice(start, start + rows)
             scales, squares = (torch.from_numpy(each[block]) for each in codes[2:4])
             decoded = buffer[: len(scales)]
-            torch.mul(codes.values[block], scales[:, None], out=decoded[:, :dim])
-            decoded[:, dim] = squares
+            decoded[:, :dim].copy_(codes.values[block]).mul_(scales[:, None])
             offset = torch.zeros_like(squares) if is_dot else -beta * squares
             offset = offset if bias is None else offset + bias[block]
             found.append(flash(heads, decoded, offset.float().clamp(min=LOWEST_BIAS)))
             if len(found) == MERGED or start + rows >= count:
                 found = [merged(*(torch.stack(each) for each in zip(*found, strict=True)))]
-        total, pooled = (each.double() for each in found[0])
-        mean = pooled[:, :dim] * columns
+        total, mean = (each.double() for each in found[0])
+        mean, largest = mean[:, :dim] * columns, float(np.sqrt(codes.squares.max()))
         # Weights are off by a factor of at most exp(2 slack), and the mean of codes by the error.
+        # About their mean, memories have the second moment that they have about the centre, less
+        # the square of the mean.
         known = (torch.linalg.vector_norm(mean, dim=1) - codes.error).clamp(min=0)
-        spread = ((1 + 1e-6) * pooled[:, dim] - known.square()).clamp(min=0).sqrt()
+        spread = (largest**2 - known.square()).clamp(min=0).sqrt()
         row = beta * (exact @ centre) if is_dot else -beta * apart.square().sum(1)
         size = (1 if is_dot else 2) * beta * torch.linalg.vector_norm(apart, dim=1)
         slack = size * codes.error
-        largest = float(np.sqrt(codes.squares.max()))
         terms = size * largest + (0.0 if is_dot else beta * largest**2)
         terms += 0.0 if bias is None else float(bias[bias > -torch.inf].abs().max())
         rounding = FLOAT32_UNIT * ((dim + 8) * terms + 2 * row.abs() + 64)
