@@ -53,6 +53,8 @@ def test_truth_values_are_given_as_they_are_written(run) -> None:
     Path("flags.csv").write_text("\n".join(["sold,price", *lines]))
     command = "ask flags.csv --predict price --json --quiet --given"
     assert json.loads(run(f"{command} sold=True").out)["mean"] > 8
+    assert json.loads(run(f"{command} sold=True").out)["given"] == {"sold": True}
+    assert "--given" in run("ask flags.csv --predict price").err
     run(f"{command} sold=maybe", code=2)
     found = json.loads(run("ask flags.csv --predict sold --given price=12 --json --quiet").out)
     assert found["probabilities"]["true"] > 0.8

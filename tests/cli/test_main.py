@@ -47,6 +47,8 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
 def test_a_misspelt_option_or_command_gets_a_suggestion(line, meant, capsys) -> None:
     assert main(line.split()) == 2
     assert f"did you mean {meant}?" in capsys.readouterr().err
+    assert main(["sample", "data.csv", "--rows", "9"]) == 2  # not --skip-rows
+    assert "did you mean" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

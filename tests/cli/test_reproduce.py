@@ -8,6 +8,14 @@ from isthmus.cli.main import main
 from isthmus.report import PARTS
 
 
+def test_parts_are_listed_even_where_none_can_be_written(tmp_path, capsys) -> None:
+    place = tmp_path / "file"
+    place.touch()
+    assert main(["reproduce", "--out", str(place), "--list", "--json"]) == 0
+    assert not any(part["done"] for part in json.loads(capsys.readouterr().out))
+    assert main(["reproduce", "--out", str(place)]) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_all_parts_are_done(tmp_path) -> None:

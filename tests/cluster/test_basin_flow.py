@@ -306,6 +306,12 @@ def test_resolution_and_size(blobs):
     assert np.bincount(least.labels_).min() >= 30
 
 
+def test_a_column_whose_squares_vanish_counts_for_nothing():
+    X, y = make_blobs(120, centers=[[0, 0], [8, 8]], random_state=0)
+    found = BasinFlow(random_state=0).fit(X * [1e-200, 1])
+    np.testing.assert_array_equal(found.labels_ == found.labels_[0], y == y[0])
+
+
 def test_memories_in_place_of_rows(blobs):
     X, y = blobs
     model = BasinFlow(n_memories=80, random_state=0).fit(X)
@@ -339,6 +345,8 @@ def test_bad_input(blobs):
     X = blobs[0]
     with pytest.raises(ValueError, match="Column 1 of X has no observed value"):
         BasinFlow().fit(np.c_[X[:, 0], np.full(240, np.nan)])
+    with pytest.raises(ValueError, match="Column 'size' of X"):
+        BasinFlow().fit(pd.DataFrame({"age": X[:, 0], "size": np.nan}))
     for settings, words in (
         ({"n_clusters": 1000}, "n_clusters=1000 is more than the 240 distinct rows"),
         ({"n_clusters": 2, "resolution": 1.0}, "not both"),

@@ -70,7 +70,7 @@ def test_layouts_are_understood(tmp_path, content, X, columns) -> None:
 )
 def test_commas_that_may_separate_thousands_are_refused(tmp_path, content) -> None:
     path = written(tmp_path, content)
-    with pytest.raises(InvalidInputError, match="line 3, column 'a'.* drop a"):
+    with pytest.raises(InvalidInputError, match="line 3, column 'a'.*drop a"):
         read_table(path)
     assert read_table(path, drop=["a"]).columns == ("b",)
     assert read_table(path, id="a").ids[0] == "950"
@@ -107,7 +107,7 @@ def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path, mark) -
         ('a,b\n1,2\n"3"\n', "line 3: 1 cell, but the line of names has 2"),
         ('a,b\n1,"2\n3,4\n', "quote left open"),
         ("name\nx\ny\n", "no column of numbers to use: line 2, column 'name': 'x' is not"),
-        ("a,2020,b\n1,2,3\n4,5,6\n7,8,9\n", "line 1, column 'x1': 'a' .*option header yes"),
+        ("a,2020,b\n1,2,3\n4,5,6\n7,8,9\n", "line 1, column 'x1': 'a' .*--header yes"),
         ("a,b\n1,2\n$2,3\n4,5\n", "line 3, column 'a': '\\$2' is not a number"),
         ("a,b\n$1,2\n2.5,3\n$4,5\n", "line 3, column 'a': '2.5' .* sign"),
         ("a,b\n1,2\n# hm\n4,5\n", "line 3: 1 cell.*remove the line"),
@@ -122,7 +122,7 @@ def test_missing_cells_are_allowed_or_refused_with_their_place(tmp_path, mark) -
         ("a;b;c\n1.5;2,3;1\n2.5;3,4;2\n", "line 2, column 'b': '2,3' .* decimal point"),
         ("a\tb\n9.99\t1,200\n5.50\t950\n", "line 2, column 'b': '1,200' .* decimal point"),
         ('a,b\n1,"421,602"\n2,"360,524"\n', "line 2, column 'b': '421,602' .* decimal point"),
-        ("index,who\n1,a\n2,b\n3,c\n", "no column of numbers .* option id none makes it"),
+        ("index,who\n1,a\n2,b\n3,c\n", "no column of numbers .* id none .* makes it"),
         *(
             (f'a,b\n1,2\n2,"{cell}"\n3,4\n4,5\n', r"line 3, column 'b': .*drop b")
             for cell in ("12 years", "1_000", "1,5", "true", "5%")

@@ -36,5 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     density = pretrained("tables").condition(frame, target=arguments.predict)
     found = density.ask(arguments.predict, given, level=arguments.level)
+    summary = found.summary
+    for name in truths.keys() & given.keys():
+        summary["given"][name] = given[name] == truths[name][1]
+    if not given:
+        notes += ("--given COLUMN=VALUE predicts it for rows with this value.",)
     arguments.output = None
-    return options.finish(arguments, found, found.summary, notes)
+    return options.finish(arguments, found, summary, notes)

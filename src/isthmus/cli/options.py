@@ -42,6 +42,8 @@ SHARED, READING = HELP.pop("shared"), HELP.pop("reading")
 Action = Callable[[argparse.Namespace], int]
 # The largest seed that the generators of numpy and torch both accept.
 LARGEST = 2**32 - 1
+# Names are nearly the same from this ratio of `difflib` on.
+NEARLY = 0.7
 LABEL_NAMES = {"class", "classes", "label", "labels", "target", "species"}
 
 
@@ -66,8 +68,10 @@ class Parser(argparse.ArgumentParser):
                 if not one.option_strings
                 for name in one.choices or ()
             ]
-            near = difflib.get_close_matches(word, [*self._option_string_actions, *commands], 1)
-            advice = f"; did you mean {near[0]}?" if near else ""
+            # Without dashes, which all options have: --rows is not nearly --skip-rows.
+            known = {one.strip("-"): one for one in [*self._option_string_actions, *commands]}
+            near = difflib.get_close_matches(word.strip("-"), known, 1, NEARLY)
+            advice = f"; did you mean {known[near[0]]}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
         return found, unknown
 

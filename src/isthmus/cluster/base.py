@@ -302,14 +302,15 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         blocks = in_blocks(X, sample_weight)
         if blocks is not None:
             self._set_columns(blocks)
-            n_rows, few, self._units = measured(blocks)
+            n_rows, few, self._units = measured(blocks, getattr(self, "feature_names_in_", None))
             self._check_settings(n_rows)
             return BlockRows.of(blocks, n_rows, few, self._units)
         X, weights = self._validated(X, sample_weight, reset=True)
         kept = weights > 0
         self._check_settings(int(kept.sum()))
         distinct = RowSample.of(X[kept], weights[kept]).in_order()
-        self._units = units_of(distinct.values, distinct.weights, self._is_spherical)
+        names = getattr(self, "feature_names_in_", None)
+        self._units = units_of(distinct.values, distinct.weights, self._is_spherical, names)
         return distinct.rows(self._units)
 
     def _train(
@@ -346,7 +347,8 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         seen, masses = X[kept], weights[kept]
         if first:
             self._check_settings(len(seen))
-            self._units = units_of(seen, masses, self._is_spherical)
+            names = getattr(self, "feature_names_in_", None)
+            self._units = units_of(seen, masses, self._is_spherical, names)
         rows = Rows.of(seen, masses, self._units)
         labels = np.empty(len(X), dtype=np.int64)
         with torch.no_grad():

@@ -181,7 +181,7 @@ class BasinFlow(DensityEstimator):
             blocks = one_block(*self._validated(X, sample_weight, reset=True))
         else:
             self._set_columns(blocks)
-        _, sample, self._units = measured(blocks)
+        _, sample, self._units = measured(blocks, getattr(self, "feature_names_in_", None))
         self._check_settings(len(sample.keys))
         choice, filled = self._learn(sample, blocks.total(_weight_of), generator)
         sums = blocks.total(_sums_of, self)

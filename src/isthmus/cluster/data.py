@@ -33,12 +33,14 @@ SAMPLE_ROWS = 50_000
 SMALLEST_SCALE = 1e-140
 
 
-def units_of(X: NDArray[Any], weights: NDArray[Any], given: bool = False) -> Scaling:
+def units_of(
+    X: NDArray[Any], weights: NDArray[Any], given: bool = False, names: Any = None
+) -> Scaling:
     """Return units with the weighted mean of X as centre, and a mean variance of 1 per feature."""
     if given:
         return Scaling(np.zeros(X.shape[1]), 1.0)
     moments: Moments = one_block(X, weights).total(Moments.of)
-    return moments.units()
+    return moments.units(names)
 
 
 def counted(block: TableBlock) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -93,10 +95,11 @@ class Moments:
         scale = np.where(deviation > 1e-15, deviation * self.size, 1.0)
         return Scaling(self.mean * self.size, scale)
 
-    def units(self) -> Scaling:
-        """Return the units in which the mean variance per column is 1."""
+    def units(self, names: Any = None) -> Scaling:
+        """Return the units in which the mean variance per column is 1; errors have the names."""
         if not self.weight.all():
-            empty = listed([str(column) for column in np.flatnonzero(self.weight == 0)])
+            names = np.arange(len(self.weight)) if names is None else names
+            empty = listed([repr(name) for name in np.asarray(names)[self.weight == 0].tolist()])
             raise InvalidInputError(
                 f"Column {empty} of X has no observed value, so nothing can be learned about it. "
                 "Leave it out."
@@ -399,9 +402,9 @@ def _sample(block: TableBlock, dtype: Any, units: Scaling | None = None) -> Any:
     return distinct.cut(SAMPLE_ROWS) if units is None else distinct.in_order().rows(units)
 
 
-def measured(raw: Blocks) -> tuple[int, RowSample, Scaling]:
+def measured(raw: Blocks, names: Any = None) -> tuple[int, RowSample, Scaling]:
     """Return the number of rows that count, a sample of them (float32 if it fits), and units."""
     moments: Moments = raw.total(Moments.of)
     dtype = raw.layout.dtype if fits_float32(moments.size) else np.dtype(np.float64)
     few: RowSample = raw.total(_sample, dtype)
-    return moments.n_rows, few.in_order(), moments.units()
+    return moments.n_rows, few.in_order(), moments.units(names)

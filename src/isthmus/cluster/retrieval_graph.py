@@ -238,6 +238,9 @@ def components(
     weights = np.ones(len(table)) if weights is None else weights
     shares = weights / weights.sum()
     groups = np.zeros(len(table), dtype=np.int64) if groups is None else groups
+    # By powers of two, which change no digit: squares of tiny columns would vanish.
+    units = np.ldexp(1.0, np.maximum(np.frexp(np.abs(table).max(0))[1], -1000))
+    table = table / units
     members = (groups == np.unique(groups)[:, None]) * shares
     means = (members @ table) / members.sum(1, keepdims=True)
     within = table - means[np.unique(groups, return_inverse=True)[1]]
@@ -261,5 +264,6 @@ def components(
     kept = np.cumsum(np.square(within @ directions[:MOST_COMPONENTS].T).sum(0))
     count = int(np.searchsorted(kept, KEPT_VARIANCE * np.square(within).sum())) + 1
     least = min(FEWEST_COMPONENTS, int(np.sum(variances > 1e-12 * variances.sum())))
-    rotation: FloatArray = (scale * directions[: min(max(count, least), MOST_COMPONENTS)]).T
+    directions = directions[: min(max(count, least), MOST_COMPONENTS)]
+    rotation: FloatArray = (scale / units * directions).T
     return rotation

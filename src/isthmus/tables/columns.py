@@ -222,7 +222,7 @@ class Source:
         if name.isdecimal() and 1 <= int(name) <= len(found):
             return int(name) - 1
         raise InvalidInputError(
-            f"Option {option}, {name}: {self.path} has no such column; it has {listed(found)}."
+            f"{option} (--{option} {name}): {self.path} has no such column; it has {listed(found)}."
         )
 
     def show(self, place: int, row: int) -> str:
@@ -259,7 +259,7 @@ def build_table(
         roles["id"] = first
         del columns[first]
         notes.append(
-            f"Column {names[first]!r} is used as row ids; option id none makes it a feature."
+            f"Column {names[first]!r} is used as row ids; id none (--id none) makes it a feature."
         )
         if more := [names[place] for place in others if columns[place] is not None]:
             notes.append(f"Used as features, though they look like ids, too: {listed(more)}.")
@@ -313,8 +313,8 @@ def _check_commas(source: Source, columns: Sequence[str]) -> list[str]:
             if THOUSANDS.fullmatch(cell):
                 unclear = unclear or (
                     f"{source.path}, {source.place(row)}, column {name!r}: {cell} may have a "
-                    "decimal comma, or one between thousands. Name the decimal mark (option "
-                    f"decimal), or leave the column out (option drop {name})."
+                    "decimal comma, or one between thousands. Name the decimal mark "
+                    f"(decimal, --decimal), or leave the column out (drop, --drop {name})."
                 )
             elif DECIMAL_COMMA.fullmatch(cell) or POINTS_GROUPED.fullmatch(cell):
                 number = cell.replace(".", "").replace(",", ".")
@@ -398,15 +398,15 @@ def _bad_cell(source: Source, place: int, row: int) -> str:
     if has_commas(UNIT.sub("", cell)):
         advice = (
             "Write numbers without separators of thousands, and with a decimal point, or name the "
-            "decimal mark (option decimal)"
+            "decimal mark (decimal, --decimal)"
         )
     elif is_number(cell):
         advice = "Write all numbers of a column with the same sign, or all without"
     elif source.place(row) == "line 1":
-        advice = "If the first line has names, say so (option header yes)"
+        advice = "If the first line has names, say so (header, --header yes)"
     where = f"{source.path}, {source.show(place, row)} is not a number, though most cells are"
     return (
-        f"{where}. {advice}; or leave the column out (option drop {source.frame.columns[place]})."
+        f"{where}. {advice}; or leave the column out (drop, --drop {source.frame.columns[place]})."
     )
 
 

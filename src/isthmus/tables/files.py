@@ -292,7 +292,7 @@ def read_table(
     except UnicodeDecodeError as error:
         raise InvalidInputError(
             f"{path} is not text in {error.encoding}: byte {error.object[error.start]:#04x} is "
-            "invalid. Name its encoding (option encoding), or save it as UTF-8."
+            "invalid. Name its encoding (encoding, --encoding), or save it as UTF-8."
         ) from None
     return build_table(source, id, label, drop, **flags)
 

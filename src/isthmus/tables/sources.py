@@ -58,13 +58,16 @@ def read_source(
     form = FileFormat.of(path)
     if array is not None and form.kind not in ("npz", "excel"):
         raise InvalidInputError(
-            f"Option array names an array of an .npz file or an Excel sheet; {path} is neither."
+            f"array (--array) names an array of an .npz file or an Excel sheet; {path} is neither."
         )
     if form.kind == "text":
         return _read_text(path, form, header, skip_rows, **given)
     lines = {} if form.kind == "excel" else {"header": header, "skip_rows": skip_rows}
     if options := [name for name, value in (given | lines).items() if value is not None]:
-        raise InvalidInputError(f"Option {options[0]} is for text files, which {path} is not.")
+        option = options[0].replace("_", "-")
+        raise InvalidInputError(
+            f"{options[0]} (--{option}) is for text files, which {path} is not."
+        )
     if form.kind == "json":
         return _read_json(path, form)
     if form.kind == "excel":
@@ -234,12 +237,12 @@ def _encoding(path: Path, data: bytes) -> tuple[str, list[str]]:
     if not data.decode(errors="ignore").isascii():
         raise InvalidInputError(
             f"{path}, {where}, though other characters are. Correct the line, or name the encoding "
-            "(option encoding)."
+            "(encoding, --encoding)."
         )
     # They differ in these bytes only, which are control characters in Latin-1.
     windows = re.search(rb"[\x80-\x9f]", data) and not re.search(rb"[\x81\x8d\x8f\x90\x9d]", data)
     encoding, name = ("cp1252", "Windows-1252") if windows else ("latin-1", "Latin-1")
-    return encoding, [f"The file is read as {name} (option encoding), since in {where}."]
+    return encoding, [f"The file is read as {name} (encoding, --encoding), since in {where}."]
 
 
 def _sample(text: str, skip: int) -> tuple[list[str], list[str]]:
@@ -310,7 +313,7 @@ def _has_names(rows: list[list[str]], decimal: str = ".") -> tuple[bool, list[st
     ):
         return False, []
     words = f"The first line ({shown[0]}, {shown[1]}, ...) is read as names of columns"
-    return True, [f"{words}; option header decides otherwise."]
+    return True, [f"{words}; header (--header) decides otherwise."]
 
 
 def _count_titles(rows: list[list[str]]) -> int:
@@ -391,7 +394,7 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[list[Any]], list[str
     # Cells share the text that they repeat, until it is written out.
     size = sum(len(cell) for row in cells.values for cell in row if isinstance(cell, str))
     require_size(path, size + CELL * (cells.size + CELL * len(cells)))
-    ignored = f"Only sheet {first!r} is read; option array names another."
+    ignored = f"Only sheet {first!r} is read; array (--array) names another."
     return cells.values.tolist(), [ignored] * (sheet is None and bool(others))
 
 
@@ -447,7 +450,7 @@ def _read_numpy(path: Path, form: FileFormat, array: str | None) -> Source:
         key = next((name for name in wanted if name in file.shapes), None)
         if key is None:
             found = ", ".join(f"{name} {shape}" for name, shape in file.shapes.items())
-            wrong = f"there is no {array!r}" if array else "name one (option array)"
+            wrong = f"there is no {array!r}" if array else "name one (array, --array)"
             raise InvalidInputError(f"{path} holds {found or 'nothing'}; {wrong}.")
         # Other arrays are not read, unless they are columns or names beside the table.
         length = file.shapes[key][:1]

@@ -156,6 +156,8 @@ class Answer(Summarised):
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON holds it, which has no infinite numbers."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
     if isinstance(value, int | float | np.number):
         return float(value) if np.isfinite(value) else None
     return None if value != value else str(value)  # NaT
