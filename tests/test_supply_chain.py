@@ -20,7 +20,6 @@ SOURCES = [path for path in sorted(PACKAGE.rglob("*.py")) if "_shipped" not in p
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # Where processes of our own send methods and results to each other; SECURITY.md says so.
 EXCEPTIONS = {
-    "io/reading.py": {"pickle"},
     "paper/processes.py": {"pickle", "cloudpickle"},
     "paper/study/runner.py": {"cloudpickle"},
 }

@@ -344,9 +344,8 @@ class Attack:
 
 
 def peak() -> float:
-    """Return the largest memory of this process, and of a child, so far, in MB."""
-    whose = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-    return sum(resource.getrusage(one).ru_maxrss for one in whose) / 1024
+    """Return the largest memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def attack(name: str, folder: Path, times: int) -> None:
@@ -371,13 +370,8 @@ def attack(name: str, folder: Path, times: int) -> None:
     assert peak() - before < MEGABYTES, f"{peak() - before:.0f} MB more"
 
 
-SLOW = {"table .xlsx", "table .feather"}  # many seconds each
-
-
 @pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in LOADERS]
-)
+@pytest.mark.parametrize("name", LOADERS)
 def test_damaged_files(name, times, tmp_path) -> None:
     attack(name, tmp_path, times)
 
@@ -510,7 +504,7 @@ def explode(folder: Path, size: int, most: int) -> None:
     for name in names:
         with pytest.raises(InvalidInputError):
             read_table(folder / name)
-    with pytest.raises(InvalidInputError, match="announced"):
+    with pytest.raises(InvalidInputError):
         Certificate.load(write_lie(folder / "certificate"))
     assert (peak() - before) * 2**20 < most, f"{peak() - before} MB"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from helpers import unpack
 
-from isthmus.play.messages import unpack
 from isthmus.play.playground import Playground
 from isthmus.play.server import PlayServer
 

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import unpack
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from isthmus.play.data import MOST_ROWS, Columns
-from isthmus.play.messages import unpack
 from isthmus.play.playground import Playground
 
 RNG = np.random.default_rng(0)

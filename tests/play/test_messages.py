@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from helpers import unpack
 
 import isthmus as ist
-from isthmus.play.messages import pack, unpack
+from isthmus.play.messages import pack
 from isthmus.play.playground import Playground
 
 

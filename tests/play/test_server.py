@@ -5,10 +5,11 @@ import threading
 import time
 
 import pytest
+from helpers import unpack
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from isthmus.play.messages import pack, unpack
+from isthmus.play.messages import pack
 from isthmus.play.playground import Playground
 from isthmus.play.server import make_app
 

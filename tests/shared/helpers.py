@@ -1,7 +1,10 @@
 """What tests of many rooms make their cases of."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -74,3 +77,14 @@ class Gaussian(ist.Energy):
 
     def score(self, x: Tensor) -> Tensor:
         return -(x - self.mean) @ self.precision
+
+
+def unpack(frame: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the header and the arrays of a frame of the playground, as its page reads them."""
+    end = 4 + int.from_bytes(frame[:4], "little")
+    header, arrays = json.loads(frame[4:end]), {}
+    for entry in header.pop("arrays"):
+        place, count = end + entry["offset"], int(np.prod(entry["shape"]))
+        values = np.frombuffer(frame, np.dtype(f"<{entry['dtype']}"), count, place)
+        arrays[entry["name"]] = values.reshape(entry["shape"])
+    return header, arrays

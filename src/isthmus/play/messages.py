@@ -124,15 +124,3 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = 
     text = json.dumps({**header, "arrays": listed}, allow_nan=False).encode()
     text += b" " * (-(4 + len(text)) % ALIGNED)
     return b"".join([struct.pack("<I", len(text)), text, *blocks])
-
-
-def unpack(frame: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the header and the arrays of a frame that :func:`pack` made."""
-    (length,) = struct.unpack_from("<I", frame)
-    header: dict[str, Any] = json.loads(frame[4 : 4 + length])
-    arrays = {}
-    for entry in header.pop("arrays"):
-        start, count = 4 + length + entry["offset"], int(np.prod(entry["shape"]))
-        values = np.frombuffer(frame, np.dtype(f"<{entry['dtype']}"), count, start)
-        arrays[entry["name"]] = values.reshape(entry["shape"])
-    return header, arrays

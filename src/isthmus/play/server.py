@@ -19,7 +19,6 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.play.messages import LARGEST_TABLE, read_request
@@ -37,7 +36,6 @@ FILES = {
 LANES = {"walk": "frame", "table": "final", "details": "final", "phases": "clusters"}
 THREADS = 4
 NOT_ALLOWED = 1008
-MOST_CONNECTIONS = 64
 
 
 def make_app(playground: Playground, port: int, token: str | None = None) -> Starlette:
@@ -110,7 +108,7 @@ class PlayServer(uvicorn.Server):
         app = make_app(playground, number)
         options: dict[str, Any] = {"log_level": "error", "access_log": False}
         options |= {"server_header": False, "ws_max_size": LARGEST_TABLE}
-        options |= {"timeout_graceful_shutdown": 1, "http": NewestConnections}
+        options |= {"timeout_graceful_shutdown": 1}
         super().__init__(uvicorn.Config(app, **options))
         self.pool: ThreadPoolExecutor = app.state.pool
         self.address = f"http://{HOST}:{number}/{app.state.token}/"
@@ -126,21 +124,6 @@ class PlayServer(uvicorn.Server):
 
 def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode(), token.encode())
-
-
-class NewestConnections(H11Protocol):
-    """HTTP of which only the newest connections stay open, so that idle ones keep nobody out.
-
-    Those that were upgraded to a WebSocket, which takes the token, are not counted.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection, and close the oldest if there are too many."""
-        super().connection_made(transport)
-        self.since = self.loop.time()
-        others = [each for each in self.connections if isinstance(each, NewestConnections)]
-        if len(others) > MOST_CONNECTIONS:
-            min(others, key=lambda each: each.since).transport.abort()
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Readers of each format: delimited text, JSON, Excel, Parquet, Feather and NumPy.
 
-The layout of text is found on a sample of lines; pyarrow reads the cells. The parsers of Excel,
-Parquet and Feather files run in a child process with limited memory.
+The layout of text is found on a sample of lines; pyarrow reads the cells. Excel, Parquet and
+Feather files are read in parts, so that one that unpacks to a far larger table is refused in time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import lzma
 import re
 import sys
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,12 +25,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow
+from numpy.lib import format as npy
 from pyarrow import csv as arrow_csv
-from pyarrow import feather, parquet, types
+from pyarrow import ipc, parquet, types
 
 from isthmus.errors import InvalidInputError
-from isthmus.io.arrays import open_npz, read_npy
-from isthmus.io.reading import read_bounded, read_in_child, reading, require_size
+from isthmus.io.arrays import open_npz
+from isthmus.io.reading import read_bounded, reading, require_size, size_limit
 from isthmus.printing import counted, listed
 from isthmus.tables.columns import (
     DECIMAL_COMMA,
@@ -45,6 +47,7 @@ from isthmus.tables.files import STDIN, FileFormat, require_openpyxl, typed, uni
 
 CELL, OBJECT = 8, 64
 """Bytes that a cell takes, about, and an object of JSON, at least."""
+ROWS_AT_ONCE = 2**12
 # The first of several that fit equally well is taken: a comma may be a decimal mark.
 SEPARATORS = ("\t", ";", "|", ",", " ")
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -74,8 +77,8 @@ def read_source(
         return _read_excel(path, form, header, skip_rows, array)
     if form.kind in ("npy", "npz"):
         return _read_numpy(path, form, array)
-    what = f"{form.kind.capitalize()} file"
-    return arrow_source(path, read_in_child(read_arrow, path, what, form.kind), form)
+    with reading(path, f"{form.kind.capitalize()} file"):
+        return arrow_source(path, read_arrow(path, form.kind), form)
 
 
 def _read_content(path: Path, compression: str) -> bytes:
@@ -367,7 +370,8 @@ def _read_excel(
     path: Path, form: FileFormat, header: bool | None, skip_rows: int | None, sheet: str | None
 ) -> Source:
     require_openpyxl()
-    rows, notes = read_in_child(read_sheet, path, "Excel file", sheet)
+    with reading(path, "Excel file"):
+        rows, notes = _read_sheet(path, sheet)
     rows = rows[skip_rows or 0 :]
     if not rows:
         raise InvalidInputError(f"{path} is empty.")
@@ -383,38 +387,62 @@ def _read_excel(
     return Source(path, frame, form, lambda row: f"row {row + first}", notes=notes)
 
 
-def read_sheet(path: Path, sheet: str | None) -> tuple[list[list[Any]], list[str]]:
+def _read_sheet(path: Path, sheet: str | None) -> tuple[list[list[Any]], list[str]]:
     """Return the cells of a sheet, or of the first one, with "" for empty ones, and notes."""
-    with path.open("rb") as file, pd.ExcelFile(file, engine="openpyxl") as book:
-        first, *others = map(str, book.sheet_names)
+    import openpyxl
+    from openpyxl.cell.cell import ERROR_CODES
+
+    with zipfile.ZipFile(path) as archive:
+        require_size(path, sum(member.file_size for member in archive.infolist()))
+    limit, rows, width, size = size_limit(path), list[list[Any]](), 0, 0
+    with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        first, *others = book.sheetnames
         if sheet not in (None, first, *others):
             known = ", ".join([first, *others])
             raise InvalidInputError(f"{path} has no sheet {sheet!r}; it has {known}.")
-        cells = book.parse(sheet or first, header=None, dtype=object, na_filter=False)
-    # Cells share the text that they repeat, until it is written out.
-    size = sum(len(cell) for row in cells.values for cell in row if isinstance(cell, str))
-    require_size(path, size + CELL * (cells.size + CELL * len(cells)))
+        cells = book[sheet or first]
+        cells.reset_dimensions()  # which some programs write wrongly
+        for values in cells.iter_rows(values_only=True):
+            row = ["" if value is None or value in ERROR_CODES else value for value in values]
+            while row and row[-1] == "":
+                row.pop()
+            rows.append(row)
+            width = max(width, len(row))
+            # Cells share the text that they repeat, until it is written out.
+            size += sum(len(cell) for cell in row if isinstance(cell, str))
+            if size + CELL * len(rows) * (width + CELL) > limit:
+                require_size(path, limit + 1)
+    while rows and not rows[-1]:
+        rows.pop()
     ignored = f"Only sheet {first!r} is read; array (--array) names another."
-    return cells.values.tolist(), [ignored] * (sheet is None and bool(others))
+    padded = [row + [""] * (width - len(row)) for row in rows]
+    return padded, [ignored] * (sheet is None and bool(others))
 
 
 def read_arrow(path: Path, kind: str) -> pyarrow.Table:
     """Return the table of a Parquet or Feather file, unless it is far larger than the file."""
     with path.open("rb") as file:
         if kind == "feather":
-            table = feather.read_table(file, use_threads=False)
+            book = ipc.open_file(file)
+            schema = book.schema
+            batches: Any = map(book.get_batch, range(book.num_record_batches))
         else:
-            table = parquet.ParquetFile(file, page_checksum_verification=True).read(
-                use_threads=False
-            )
-        table.validate(full=True)  # offsets that lead elsewhere would end the process
-    for place, field in enumerate(table.schema):
+            book = parquet.ParquetFile(file, page_checksum_verification=True)
+            schema, about = book.schema_arrow, book.metadata
+            require_size(path, CELL * about.num_rows * about.num_columns)
+            batches = book.iter_batches(ROWS_AT_ONCE, use_threads=False)
         # Repeated words take memory once, until they are written out.
-        if (plain := _plain_type(field.type)) != field.type:
-            table = table.set_column(place, field.name, table.column(place).cast(plain))
-    cells = table.num_rows * table.num_columns
-    require_size(path, max(table.get_total_buffer_size(), CELL * cells))
-    return table
+        plain = pyarrow.schema(
+            [field.with_type(_plain_type(field.type)) for field in schema], schema.metadata
+        )
+        parts, size = [plain.empty_table()], 0
+        for batch in batches:
+            batch.validate(full=True)  # offsets that lead elsewhere would end the process
+            parts.append(pyarrow.Table.from_batches([batch]).cast(plain))
+            size += max(parts[-1].nbytes, CELL * batch.num_rows * batch.num_columns)
+            require_size(path, size)
+    return pyarrow.concat_tables(parts)
 
 
 def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
@@ -441,8 +469,8 @@ def arrow_source(path: Path, table: pyarrow.Table, form: FileFormat) -> Source:
 
 def _read_numpy(path: Path, form: FileFormat, array: str | None) -> Source:
     if form.kind == "npy":
-        with reading(path, ".npy file", "It may be damaged."):
-            return _of_arrays(path, form, read_npy(path), {})
+        with reading(path, ".npy file", "It may be damaged."), path.open("rb") as file:
+            return _of_arrays(path, form, npy.read_array(file, allow_pickle=False), {})
     with open_npz(path, ".npz file") as file:
         square = [name for name, shape in file.shapes.items() if len(shape) == 2]
         only = square if len(square) == 1 else list(file.shapes) if len(file.shapes) == 1 else []
