@@ -111,8 +111,7 @@ class Planted:
         return Path.touch, (Path("ran"),)
 
 
-COMPILED = "from isthmus.index.loops import bernstein as f; import numpy as np; \
-f(np.ones(9), 0.0, 2.0, 1.0, 0.5)"
+COMPILED = "from isthmus.index.loops import _uniform as f; import numpy as np; f(np.uint64(1))"
 
 
 def test_numba_takes_no_cache_from_the_current_directory(tmp_path: Path) -> None:

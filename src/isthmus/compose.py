@@ -336,6 +336,11 @@ class WeightedSum(Wrapper):
         return len(self.terms) == 1
 
     @property
+    def _is_same(self) -> bool:
+        """True for one term of weight 1."""
+        return self._alone and bool(self.weights == 1)
+
+    @property
     def dim(self) -> int | None:
         """The number of coordinates D, or None if no term fixes it."""
         return next((term.dim for term in self if term.dim is not None), None)
@@ -385,23 +390,20 @@ class WeightedSum(Wrapper):
 
     def log_normalizer(self) -> Tensor:
         """Return log Z of one term, or of two round Gaussian memories, of weight 1."""
-        terms, plain = [_plain(term) for term in self], bool((self.weights == 1).all())
-        if plain and len(terms) == 1:
-            return terms[0].log_normalizer()
-        if plain and len(terms) == 2:
-            known = terms[0]._log_product_normalizer(terms[1])
+        if self._is_same:
+            return self.inner.log_normalizer()
+        if len(self.terms) == 2 and bool((self.weights == 1).all()):
+            first, second = map(_plain, self)
+            known = first._log_product_normalizer(second)
             if known is not None:
                 return known
         return super().log_normalizer()
 
     def _log_prob(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
-        if seen is None or not self._alone or not bool(self.weights == 1):
-            return super()._log_prob(x, seen)
-        return self.inner._log_prob(x, seen)
+        return self.inner._log_prob(x, seen) if self._is_same else super()._log_prob(x, seen)
 
     def _line(self, column: int) -> Line:
-        same = self._alone and bool(self.weights == 1)
-        return super()._line(column) if same else Energy._line(self, column)
+        return super()._line(column) if self._is_same else Energy._line(self, column)
 
     def _chain_starts(self, n: int, generator: torch.Generator) -> Tensor | None:
         found = [term._chain_starts(n, generator) for term in self]
@@ -447,6 +449,4 @@ def _cast(x: Tensor, energy: Energy) -> Tensor:
 
 def _plain(energy: Energy) -> Energy:
     """Return the only term of a sum of weight 1, or else the energy itself."""
-    if isinstance(energy, WeightedSum) and energy._alone and bool(energy.weights == 1):
-        return _plain(energy.inner)
-    return energy
+    return _plain(energy.inner) if isinstance(energy, WeightedSum) and energy._is_same else energy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Any
 
 from isthmus.distributed.blocks import INSTALL, find_client, require_connection
@@ -12,7 +11,6 @@ from isthmus.errors import ClusterError, InvalidInputError
 if TYPE_CHECKING:
     from distributed import Client
 
-ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://(?:[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
 # Seconds that a scheduler has to answer, and to find a first worker.
 PATIENCE_SECONDS = 10
 
@@ -39,11 +37,6 @@ def connect(address: str, *, security: Any = None) -> Client:
         from distributed.utils import LoopRunner
     except ImportError:
         raise InvalidInputError(INSTALL) from None
-    form = ADDRESS.fullmatch(address)
-    if form is None or not 0 < int(form[1]) < 2**16:
-        raise InvalidInputError(
-            f"A scheduler's address looks like tcp://10.0.0.1:8786, not {address!r}."
-        )
 
     # Dask's own client would wait for much longer, and cannot be closed when nothing answers.
     async def ask() -> None:

@@ -189,7 +189,15 @@ def anneal(
         raise InvalidInputError(
             "schedule must hold finite noise levels above zero that fall from level to level."
         )
-    sigmas, energy_of = levels.tolist(), _reader(energy_at)
+    sigmas = levels.tolist()
+
+    def energy_of(sigma: float) -> Energy:
+        if isinstance(energy_at, Energy):
+            return widen(energy_at, sigma)
+        found = energy_at(sigma) if callable(energy_at) else energy_at
+        require_kind(found, "energy_at, or what it returns for a sigma,", Energy)
+        return found
+
     steps = as_count(steps, "steps")
     step_size = as_number(step_size, "step_size", above=0, below=2)
     energy = energy_of(sigmas[0])
@@ -216,21 +224,6 @@ def anneal(
                 "or a smaller step_size."
             )
     return Annealed(draws_as_given(x, energy, init), energy, sigmas[-1])
-
-
-def _reader(energy_at: EnergyAt) -> Callable[[float], Energy]:
-    if isinstance(energy_at, Energy):
-        return lambda sigma: widen(energy_at, sigma)
-
-    def read(sigma: float) -> Energy:
-        found = energy_at(sigma) if callable(energy_at) else energy_at
-        if not isinstance(found, Energy):
-            raise InvalidInputError(
-                f"energy_at must be an Energy or a function from sigma to one, not {found!r}."
-            )
-        return found
-
-    return read
 
 
 def widen(energy: Energy, sigma: float) -> Energy:

@@ -20,8 +20,6 @@ from isthmus.validation import as_tensor, require_finite
 
 # A variance needs two draws, and a chain is cut in two.
 FEWEST_DRAWS = 4
-# Numbers whose Fourier transforms are held in memory together: 64 MiB of complex doubles.
-BLOCK_NUMBERS = 2**22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,13 +89,10 @@ def effective_sample_size(draws: Any) -> Tensor:
     halves = _halves(draws)
     length, count = halves.shape[:2]
     within, total = _variances(halves)
-    parts = []
-    for block in torch.split(halves, max(1, BLOCK_NUMBERS // (length * count)), dim=-1):
-        # Twice the length of zeros, so that the circular convolution does not wrap around.
-        spectrum = torch.fft.rfft(block - block.mean(0), n=2 * length, dim=0)
-        products = torch.fft.irfft(spectrum.abs().square(), n=2 * length, dim=0)
-        parts.append(products[:length].mean(1) / length)
-    autocovariance = torch.cat(parts, -1)  # (n, D), biased
+    # Twice the length of zeros, so that the circular convolution does not wrap around.
+    spectrum = torch.fft.rfft(halves - halves.mean(0), n=2 * length, dim=0)
+    products = torch.fft.irfft(spectrum.abs().square(), n=2 * length, dim=0)
+    autocovariance = products[:length].mean(1) / length  # (n, D), biased
     correlation = 1 - (within - autocovariance) / total
     correlation[0] = 1.0
     even = length - length % 2

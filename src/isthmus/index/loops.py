@@ -77,19 +77,6 @@ def _weight(query, memories, n, shift):
     return math.exp(memories.bias[n] - memories.beta * square - shift)
 
 
-@compiled_sums
-def weigh_groups(query, memories, shift, groups):
-    """Return the weight of all memories of some groups, and their pull, the sum of w (m - q)."""
-    total, pull = 0.0, np.zeros(len(query))
-    for group in groups:
-        for n in range(group * GROUP, min(group * GROUP + GROUP, len(memories.points))):
-            weight = _weight(query, memories, n, shift)
-            total += weight
-            for d in range(len(query)):
-                pull[d] += weight * (memories.points[n, d] - query[d])
-    return total, pull
-
-
 @compiled
 def _uniform(state):
     """Return a number in (0, 1) and the next state of the generator (SplitMix64)."""
@@ -146,31 +133,6 @@ def draw_ratios(query, heads, memories, shift, ends, about, count, seed):
             own += apart * apart
         square += ratio * ratio * own
     return ratios, pull / count, square / count
-
-
-@compiled
-def bernstein(ratios, low, high, level, most):
-    """Return the centre and the half-width of an interval for the mean of draws in [low, high].
-
-    The empirical Bernstein interval with predictable weights (Waudby-Smith and Ramdas, 2024,
-    Estimating means of bounded random variables by betting, theorem 2), which fails with
-    probability 2 exp(-level). Weights depend on earlier draws only, and are at most `most`.
-    """
-    count, spread = len(ratios), high - low
-    mean, variance = 0.5, 0.25
-    total, weighted, growth = 0.0, 0.0, 0.0
-    sum_x, sum_squares = 0.5, 0.25
-    for i in range(count):
-        weight = min(math.sqrt(2 * level / (variance * count)), most)
-        x = (ratios[i] - low) / spread
-        growth += (x - mean) ** 2 * (-math.log1p(-weight) - weight)
-        total += weight
-        weighted += weight * x
-        sum_x += x
-        mean = sum_x / (i + 2)
-        sum_squares += (x - mean) ** 2
-        variance = sum_squares / (i + 2)
-    return low + spread * weighted / total, spread * (level + growth) / total
 
 
 @compiled_sums

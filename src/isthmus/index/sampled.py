@@ -184,14 +184,19 @@ class Sampling:
         self, query: FloatArray, tile: _Tile, place: int, number: int
     ) -> tuple[float, FloatArray, float, float] | None:
         """Return the log-sum-exp, the mean and their errors, or None if the sample is too small."""
-        from isthmus.index.loops import Heads, bernstein, draw_ratios, weigh_groups
+        from isthmus.index.loops import GROUP, Heads, draw_ratios
 
         sums, shift, slack = tile.sums[place], float(tile.shifts[place]), float(tile.slack[place])
         index, total = self.index, float(sums.sum(dtype=np.float64))
         if not (LEAST_SUM < total < math.inf and slack < LARGEST_SLACK):
             return None
         near = np.flatnonzero(sums > NEAR_SHARE * total)
-        exact, pull = weigh_groups(query, self.memories, shift, near)
+        rows = (near[:, None] * GROUP + np.arange(GROUP)).ravel()
+        rows = rows[rows < index.n_memories]
+        apart = index.points[rows].astype(np.float64) - query
+        logits = self.weights.total[rows] - self.weights.beta * np.square(apart).sum(1)
+        weights = np.exp(logits - shift)
+        exact, pull = float(weights.sum()), weights @ apart
         sums[near] = 0.0
         ends = np.cumsum(sums, dtype=np.float64)
         rest = float(ends[-1])
@@ -210,7 +215,7 @@ class Sampling:
         if count > self.most_draws:
             return None
         ratios, pulls, square = draw_ratios(*drawn_from, about, count, seeds[1])
-        ratio, half = bernstein(ratios, low, high, self.level, LARGEST_WEIGHT)
+        ratio, half = bernstein(ratios, low, high, self.level)
         misplaced = SUM_ROUNDING + math.expm1(2 * float(tile.rounding[place]))
         half += misplaced * high
         weight = exact + rest * ratio
@@ -239,3 +244,20 @@ class Sampling:
                 break
             count += count // 8
         return count
+
+
+def bernstein(ratios: FloatArray, low: float, high: float, level: float) -> tuple[float, float]:
+    """Return the centre and the half-width of an interval for the mean of draws in [low, high].
+
+    The empirical Bernstein interval with predictable weights (Waudby-Smith and Ramdas, 2024,
+    Estimating means of bounded random variables by betting, theorem 2), which fails with
+    probability 2 exp(-level). Weights depend on earlier draws only.
+    """
+    x, numbers = (ratios - low) / (high - low), np.arange(1, len(ratios) + 1)
+    means = np.append(0.5, (0.5 + np.cumsum(x)) / (numbers + 1))
+    squares = 0.25 + np.cumsum(np.square(x - means[1:]))
+    variances = np.append(0.25, squares[:-1] / numbers[1:])
+    weights = np.minimum(np.sqrt(2 * level / (variances * len(x))), LARGEST_WEIGHT)
+    growth = np.square(x - means[:-1]) @ (-np.log1p(-weights) - weights)
+    total, spread = weights.sum(), high - low
+    return low + spread * float(weights @ x / total), spread * float((level + growth) / total)

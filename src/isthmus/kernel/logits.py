@@ -48,7 +48,6 @@ class Keys:
         self.memories = memories
         self._squares: dict[torch.dtype, Tensor] = {}
         self._centred: Tensor | None = None
-        self._scaled: tuple[tuple[float, torch.dtype], Tensor] | None = None
 
     @classmethod
     def of(cls, memories: Any) -> Self:
@@ -93,11 +92,8 @@ class Keys:
         return self._centred
 
     def scaled_squares(self, factor: Tensor) -> Tensor:
-        """Return `factor` times the squares, in its dtype. The last result is kept. (N,)."""
-        key = float(factor), factor.dtype
-        if self._scaled is None or self._scaled[0] != key:
-            self._scaled = key, key[0] * self.squares(factor.dtype)
-        return self._scaled[1]
+        """Return `factor` times the squares, in its dtype. (N,)."""
+        return float(factor) * self.squares(factor.dtype)
 
     @cached_property
     def radius(self) -> float:

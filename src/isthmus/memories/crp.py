@@ -13,7 +13,7 @@ from isthmus.distribution import Line
 from isthmus.errors import InvalidInputError
 from isthmus.memories.base import ComponentMeans
 from isthmus.memories.mixture import Mixture
-from isthmus.validation import as_entries, as_flag, as_positive, is_transforming
+from isthmus.validation import as_entries, as_flag, as_number, as_positive, is_transforming
 
 
 @final
@@ -78,9 +78,7 @@ class CRPMixture(ComponentMeans):
         prior_mean: Any = None,
     ) -> None:
         super().__init__(means, "means")
-        self.discount = float(as_positive(discount, "discount", self.memories, allow_zero=True))
-        if self.discount >= 1:
-            raise InvalidInputError(f"discount must be in [0, 1), not {discount!r}.")
+        self.discount = as_number(discount, "discount", at_least=0, below=1)
         self.normalized = as_flag(normalized, "normalized")
         self._store("beta", as_positive(beta, "beta", self.memories))
         self._store("rho", as_positive(rho, "rho", self.memories))
