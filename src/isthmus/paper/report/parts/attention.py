@@ -176,18 +176,6 @@ def _by_rate(table: pd.DataFrame) -> dict[str, dict[str, float | None]]:
     }
 
 
-@erratum("E18")
-def length_of_the_query(generator: torch.Generator) -> Check:
-    """Measure LayerNorm's outputs: of length sqrt(D), orthogonal to the ones."""
-    numbers, off, across = {}, 0.0, 0.0
-    for dim in (8, 64, 512):
-        y = nn.functional.layer_norm(normal(generator, 20, dim), (dim,), eps=0.0)
-        length = float(torch.linalg.vector_norm(y, dim=1).mean())
-        numbers[f"length_in_{dim}_dimensions"] = length
-        off, across = max(off, abs(length - math.sqrt(dim))), max(across, largest_gap(y.sum(1), 0))
-    return numbers | {"across": across}, off < 1e-6 and across < 1e-6
-
-
 def _random_layer(
     seed: int, kind: type[nn.Module] = nn.LayerNorm
 ) -> tuple[Any, nn.MultiheadAttention, Tensor]:
@@ -234,29 +222,3 @@ def projections_and_scale(generator: torch.Generator) -> Check:
         "share_of_concentration_without_factors": ratio,
         "attention_off_as_printed": off_plain,
     }, off < EXACT and abs(ratio - 1) > 0.1 and off_plain > 0.01
-
-
-@erratum("E20")
-@torch.no_grad()
-def normalisers_of_components(generator: torch.Generator) -> Check:
-    """Measure how much the components' normalisers differ across keys."""
-    view = vmf_view(*_random_layer(generator.initial_seed()))
-    # log pi + log C(kappa) = log w + constant, so the difference of the two is -log C.
-    gap = view.log_mixing - view.log_weight
-    spread = float((gap.amax(-1) - gap.amin(-1)).mean())
-    total = largest_gap(view.responsibilities().sum(-1), 1)
-    numbers = {"spread_of_log_normaliser": spread, "posterior_sums_off_by": total}
-    return numbers, spread > 0.05 and total < EXACT
-
-
-@erratum("E30")
-def product_not_sum(generator: torch.Generator) -> Check:
-    """Compare both factorisations of exp(k . q)."""
-    keys, query = normal(generator, 6, 8), 2 * normal(generator, 8)
-    sizes, size = torch.linalg.vector_norm(keys, dim=1), torch.linalg.vector_norm(query)
-    cosine = (keys / sizes[:, None]) @ (query / size)
-    off, off_printed = (
-        largest_gap(torch.softmax(logits, 0), torch.softmax(keys @ query, 0))
-        for logits in (sizes * size * cosine, sizes * cosine + size)
-    )
-    return {"off_corrected": off, "off_printed": off_printed}, off < EXACT and off_printed > 0.01

@@ -25,7 +25,6 @@ from isthmus.paper.report.parts.errata import (
     Check,
     corrected_by,
     erratum,
-    grid,
     largest_gap,
     normal,
 )
@@ -252,34 +251,6 @@ def dimension_above_half_weight() -> int:
     )
 
 
-@erratum("E1")
-def number_of_patterns(generator: torch.Generator) -> Check:
-    """Compare the angles of the proof with what fits on the sphere at D = 4."""
-    claimed = round(capacity_bound(4, kind="claimed"))
-    needed = math.degrees(2 * math.pi / claimed ** (1 / 3))
-    points = capacity.spread_on_sphere(claimed, 4, generator.initial_seed())
-    reached = math.degrees(math.acos((points @ points.T - 2 * np.eye(claimed)).max()))
-    return {
-        "needed_degrees": needed,
-        "reached_degrees": reached,
-        "first_dimension_above_half_weight": dimension_above_half_weight(),
-        "base_per_dimension": math.exp(capacity.capacity_rate(2.0)),
-        "claimed": claimed,
-    }, reached < needed - 1
-
-
-@erratum("E12")
-def normaliser_of_the_kernel(generator: torch.Generator) -> Check:
-    """Integrate the kernel density estimate with h = 0.5 and with h^D, in two dimensions."""
-    memories = torch.tensor([[0.0, 0.0], [1.0, 0.5], [-0.7, 0.8]], dtype=torch.float64)
-    width, (points, area) = 0.5, grid(6, 0.05, 2)
-    kernel = torch.exp(-0.5 * torch.cdist(points, memories).square() / width**2) / (2 * math.pi)
-    printed = float(kernel.sum() * area / (len(memories) * width))
-    corrected = float(ist.GaussianKDE(memories, width).log_prob(points).exp().sum() * area)
-    numbers = {"integral_printed": printed, "integral_corrected": corrected}
-    return numbers, abs(corrected - 1) < 1e-6 and abs(printed - 1) > 0.1
-
-
 def on_sphere(patterns: Tensor, radius: float) -> Tensor:
     """Return the patterns (N, D) scaled to this length."""
     return radius * torch.nn.functional.normalize(patterns, dim=1)
@@ -301,31 +272,6 @@ def equal_to_hopfield_on_the_sphere(generator: torch.Generator) -> Check:
     same = [each for name, each in numbers.items() if "sphere" in name or "shift" in name]
     other = numbers["energy_gap_anywhere"], numbers["update_gap_anywhere"]
     return numbers, max(same) < EXACT and min(other) > 0.01
-
-
-@erratum("E14")
-def two_separations(generator: torch.Generator) -> Check:
-    """Compare half the squared distance with the inner-product form."""
-    anywhere, gaps = normal(generator, 10, 3), []
-    own = torch.diag(torch.full((10,), torch.inf).double())
-    for patterns in (on_sphere(anywhere, 1.0), anywhere):
-        gram = patterns @ patterns.T
-        by_product = (gram.diagonal()[:, None] - gram + own).amin(1)
-        by_distance = (0.5 * torch.cdist(patterns, patterns).square() + own).amin(1)
-        gaps.append(largest_gap(by_product, by_distance))
-    numbers = {"difference_on_sphere": gaps[0], "difference_off_sphere": gaps[1]}
-    return numbers, gaps[0] < 1e-6 and gaps[1] > 0.01
-
-
-@erratum("E15")
-def one_fixed_point_for_the_ball(generator: torch.Generator) -> Check:
-    """Find two fixed points in the ball around a pattern that the definition would call stored."""
-    patterns = torch.tensor([[0.0], [3.0], [20.0]], dtype=torch.float64)
-    ball = torch.linspace(-3.4, 3.4, 72, dtype=torch.float64)[:, None]  # none at 1.5
-    state = ist.retrieve(ist.GaussianKDE(patterns, 1.0), ball, tol=1e-10).state
-    ends = torch.unique(state.round(decimals=3))
-    numbers = {"fixed_points_in_the_ball": len(ends), "ends": ends.tolist()}
-    return numbers, bool((ends.abs() <= 3.4).all()) and len(ends) > 1
 
 
 def distance_that_returns(patterns: Tensor, sigma: float, seed: int) -> float:
@@ -350,49 +296,3 @@ def radius_is_a_lower_bound(generator: torch.Generator) -> Check:
     measured = distance_that_returns(torch.cat([axes, -axes]), 1.0, generator.initial_seed())
     numbers = {"radius_by_formula": promised, "radius_measured": measured}
     return numbers | {"ratio": measured / promised}, measured > 2 * promised
-
-
-@erratum("E17")
-def radius_grows_with_the_bandwidth(generator: torch.Generator) -> Check:
-    """Show that the capacity depends on M / sigma only, at D = 20."""
-    size = 2 * math.sqrt(19)
-    one, same, scaled = (
-        capacity_bound(20, width, radius, log=True) / math.log(10)
-        for width, radius in ((1.0, size), (3.0, size), (3.0, 3 * size))
-    )
-    numbers = {"log10_sigma_1": one, "log10_sigma_3_radius_as_printed": same}
-    numbers |= {"log10_sigma_3_radius_scaled": scaled}
-    return numbers, abs(scaled - one) < 1e-6 and same < one - 0.5
-
-
-@erratum("E25")
-def ratio_with_a_unit(generator: torch.Generator) -> Check:
-    """Repeat an experiment in another unit of length, which changes the paper's measure."""
-    sizes: dict[str, Any] = {"seeds": 1, "n_particles": 20, "max_patterns": 4, "progress": False}
-    small, large = (sweep([5], [20], sigma=sigma, **sizes).cells[0] for sigma in (1.0, 10.0))
-    raw, printed = large.ratio / small.ratio, large.normalized_ratio / small.normalized_ratio
-    numbers = {"ratio_changes_by": raw, "printed_measure_changes_by": printed}
-    return numbers, abs(raw - 1) < 1e-3 and abs(printed - 0.1) < 1e-3
-
-
-@erratum("E32")
-def separation_is_not_necessary(generator: torch.Generator) -> Check:
-    """Find two patterns that violate the condition and keep two basins."""
-    half = 1.01
-    separation, needed = 0.5 * (2 * half) ** 2, capacity.required_separation(2, half)
-    kept = pair_basins(half)
-    numbers = {"separation": separation, "needed": needed, "basins": kept}
-    return numbers, separation < needed and kept == 2
-
-
-@erratum("E33")
-def constant_of_epanechnikov(generator: torch.Generator) -> Check:
-    """Integrate the printed kernel on a line and on a plane."""
-    step, origin = 0.002, torch.zeros(1, 2, dtype=torch.float64)
-    square = torch.arange(-1 + step / 2, 1, step, dtype=torch.float64).square()
-    line = float(0.75 * (1 - square).sum() * step)
-    plane = float(0.75 * (1 - square[:, None] - square).clamp(min=0).sum() * step**2)
-    ours = float(ist.EpanechnikovKDE(origin, 1.0).log_prob(origin).exp())
-    numbers = {"integral_on_a_line": line, "integral_on_a_plane": plane}
-    numbers |= {"constant_on_a_plane": ours}
-    return numbers, abs(line - 1) < 1e-4 < plane - 1 and abs(ours - 2 / math.pi) < EXACT

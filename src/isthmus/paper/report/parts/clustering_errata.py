@@ -11,7 +11,6 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.cluster import elbo_flow
-from isthmus.errors import InvalidInputError
 from isthmus.paper.report.parts.errata import EXACT, Check, erratum, grid, largest_gap, normal
 
 MEANS = [[-1.6, 1.2], [1.7, 0.9], [0.2, -1.7]]
@@ -68,14 +67,6 @@ def sign_of_the_entropy(generator: torch.Generator) -> Check:
     }, corrected < EXACT and printed > 0.01 and end > 0.99
 
 
-@erratum("E3")
-def the_extra_one(generator: torch.Generator) -> Check:
-    """Show that the metric maps constants to zero."""
-    q = torch.softmax(normal(generator, 6), 0)
-    largest = float(logit_metric(q).sum(1).abs().max())
-    return {"largest_entry": largest}, largest < EXACT
-
-
 @erratum("E4")
 def flow_that_stalls(generator: torch.Generator) -> Check:
     """Compare the printed flow and the mirror flow, from zero and from near a vertex."""
@@ -102,29 +93,6 @@ def fixed_points(generator: torch.Generator) -> Check:
     data, states = (len(torch.unique(each.round(decimals=4), dim=0)) for each in (rest, ends))
     numbers = {"resting_points_of_clam": data, "resting_points_of_assignments": states}
     return numbers, data == 3 and states == 1
-
-
-@erratum("E6")
-def covariance_of_components(generator: torch.Generator) -> Check:
-    """Find the covariance that makes a Gaussian of exp(-beta d^2)."""
-    beta, points = 1.3, normal(generator, 50, 3).numpy()
-    log_term = -beta * np.square(points).sum(1)
-    printed, corrected = (
-        float(np.ptp(log_term - multivariate_normal(np.zeros(3), size).logpdf(points)))
-        for size in (2 / beta, 0.5 / beta)
-    )
-    numbers = {"spread_of_log_ratio_printed": printed, "spread_of_log_ratio_corrected": corrected}
-    return numbers, corrected < EXACT and printed > 0.1
-
-
-@erratum("E7")
-def factor_of_the_dynamics(generator: torch.Generator) -> Check:
-    """Divide the energy's force by the printed one."""
-    means, x, beta = normal(generator, 4, 3), normal(generator, 3), 0.8
-    shares = torch.softmax(-beta * (means - x).square().sum(1), 0)
-    ratio = ist.Mixture(means, beta=beta).score(x) / (shares @ (means - x))
-    numbers = {"smallest_ratio": float(ratio.min()), "largest_ratio": float(ratio.max())}
-    return numbers, largest_gap(ratio, 2) < EXACT
 
 
 def inflation(dim: int) -> float:
@@ -157,16 +125,6 @@ def normaliser_of_the_new_cluster(generator: torch.Generator) -> Check:
     }, abs(corrected - 1) < 1e-6 and abs(printed - 1) > 0.1
 
 
-@erratum("E9")
-def exponent_of_the_new_cluster(generator: torch.Generator) -> Check:
-    """Compute the exponent for the stated and for the corrected covariances."""
-    total = 1 / 1.3 + 1 / 0.2
-    # A data point is a mean plus noise, so covariances add; the exponent is half over the sum.
-    printed, stated, corrected = 1 / total, 0.5 / (2 * total), 0.5 / (0.5 * total)
-    numbers = {"printed": printed, "by_stated_covariances": stated, "by_corrected": corrected}
-    return numbers, abs(corrected - printed) < EXACT and abs(stated - printed) > 0.01
-
-
 @erratum("E10")
 def pull_to_the_origin(generator: torch.Generator) -> Check:
     """Show that a point of a known cluster at the origin would be called new."""
@@ -188,67 +146,13 @@ def pull_to_the_origin(generator: torch.Generator) -> Check:
     }, corrected < EXACT and full > 1e-3 and belongs > 0.5 and end < 0.5
 
 
-@erratum("E11")
-def weights_below_zero(generator: torch.Generator) -> Check:
-    """Check that a count below the discount is refused, and that weights sum up otherwise."""
-    discount, sizes, reaction = 0.5, np.array([4.0, 2.0, 1.0]), "accepts"
-    try:
-        ist.CRPMixture([[0.0], [1.0]], [0.3, 3.0], discount=discount)
-    except InvalidInputError:
-        reaction = "refuses"
-    total = float((sizes - discount).sum() + 1 + discount * len(sizes))  # alpha is 1
-    normaliser = float(sizes.sum()) + 1
-    numbers = {"weight": 0.3 - discount, "reaction": reaction, "sum_of_weights": total}
-    numbers |= {"normaliser": normaliser}
-    return numbers, reaction == "refuses" and abs(total - normaliser) < EXACT
-
-
-def clam_loss(data: Tensor, memories: Tensor, steps: int, hidden: Tensor | None = None) -> Tensor:
-    """Return ClAM's mean loss after steps of rate 0.1, as printed or of hidden entries only."""
-    moving = torch.ones_like(data) if hidden is None else hidden.to(data.dtype)
-    x = data if hidden is None else torch.where(hidden, data.mean(0), data)
+def clam_loss(data: Tensor, memories: Tensor, steps: int) -> Tensor:
+    """Return ClAM's mean loss, as printed, after steps of rate 0.1."""
+    x = data
     for _ in range(steps):
         shares = torch.softmax(-0.5 * (x[:, None] - memories).square().sum(-1), 1)
-        x = x + 0.1 * moving * (shares @ memories - x)
-    return ((x - data).square() * moving).sum(1).mean()
-
-
-@erratum("E27")
-def loss_without_a_mask(generator: torch.Generator) -> Check:
-    """Compare the printed loss with the masked one, without and with dynamics."""
-    data, memories = normal(generator, 200, 4), normal(generator, 3, 4)
-    masks = (None, torch.rand(200, 4, generator=generator) < 0.25)
-    still, masked = (float(clam_loss(data, memories, 0, mask)) for mask in masks)
-    first, second = (
-        torch.func.grad(clam_loss, 1)(data, memories, 10, mask).flatten() for mask in masks
-    )
-    cosine = float(torch.cosine_similarity(first, second, dim=0))
-    numbers = {"printed_loss_without_dynamics": still, "masked_loss_without_dynamics": masked}
-    numbers |= {"cosine_of_gradients": cosine}
-    return numbers, still == 0 and masked > 0.1 and cosine < 0.99
-
-
-@erratum("E29")
-def one_step_is_no_fixed_point(generator: torch.Generator) -> Check:
-    """Update the printed and the true fixed point once more."""
-    memories, x = 1.5 * normal(generator, 4, 2), normal(generator, 2)
-    mixture = ist.Mixture(memories, beta=0.5)
-    guess = mixture.responsibilities(x) @ memories
-    rest = ist.retrieve(mixture, x, tol=1e-13, max_steps=100_000).state
-    off_guess, off_rest = (
-        float(torch.linalg.vector_norm(mixture.step(state) - state)) for state in (guess, rest)
-    )
-    numbers = {"printed_point_moves_by": off_guess, "fixed_point_moves_by": off_rest}
-    return numbers, off_guess > 1e-3 and off_rest < EXACT
-
-
-@erratum("E31")
-def posterior_of_clam(generator: torch.Generator) -> Check:
-    """Compare the softmax of ClAM's dynamics with Bayes' rule."""
-    points = 2 * normal(torch.Generator().manual_seed(0), 20, 2)
-    shares = ist.Mixture(MEANS, beta=BETA).responsibilities(points)
-    gap = largest_gap(shares, bayes_rule(points, [1.0] * 3))
-    return {"difference_from_posterior": gap}, gap < EXACT
+        x = x + 0.1 * (shares @ memories - x)
+    return (x - data).square().sum(1).mean()
 
 
 @erratum("E34")

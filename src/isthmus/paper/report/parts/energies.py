@@ -18,13 +18,11 @@ from isthmus.bandwidth import leave_one_out
 from isthmus.errors import UnknownNormalizerError
 from isthmus.figures.landscapes import ring
 from isthmus.paper.report.parts.errata import (
-    EXACT,
     Check,
     corrected_by,
     erratum,
     grid,
     largest_gap,
-    normal,
 )
 from isthmus.paper.report.section import Section, judged
 
@@ -50,7 +48,6 @@ SHAPE, HELD_OUT = (8, 8), 400
 # Completion works if its error is at most this share of the mean image's, and at least this
 # share of the digits ends at a memory of the right digit.
 ERROR_SHARE, RIGHT_SHARE = 0.9, 0.8
-CHAINS, BOWL_STEPS, BOWL_STEP = 20_000, 600, 0.02
 
 
 def hero(seed: int, full: bool = False) -> Section:
@@ -223,43 +220,6 @@ def completion(seed: int, full: bool = False) -> Section:
         },
         (finding,),
     )
-
-
-@erratum("E22")
-def noise_of_langevin(generator: torch.Generator) -> Check:
-    """Measure the variance of chains on E = x^2/2 with the noise of the step and as printed."""
-    temperature = ist.Langevin.paper().temperature
-    bowl = ist.GaussianKDE(torch.zeros(1, 1, dtype=torch.float64), sigma=1.0)
-    variances = []
-    for each in (1.0, 0.01**2 / (2 * BOWL_STEP)):
-        sampler = ist.Langevin(BOWL_STEP, temperature=each)
-        stream = torch.Generator().manual_seed(generator.initial_seed())
-        state = sampler.init(bowl, normal(stream, CHAINS, 1))
-        for _ in range(BOWL_STEPS):
-            state, _ = sampler.step(bowl, state, stream)
-        variances.append(float(state.position.var()))
-    corrected, small = variances
-    return {
-        "temperature_of_the_printed_pair": temperature,
-        "step_size": BOWL_STEP,
-        "variance_corrected": corrected,
-        "variance_with_the_printed_noise": small,
-    }, abs(corrected - 1) < 0.05 and small < 0.05 and temperature < 1e-3
-
-
-@erratum("E26")
-def hopfield_without_a_floor(generator: torch.Generator) -> Check:
-    """Follow the quadratic form along a memory, at 1, 10 and 100 times its length."""
-    memories = torch.tensor([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]], dtype=torch.float64)
-    energy = ist.Hopfield(memories, states="continuous")
-    heights = [float(energy.energy(length * memories[0])) for length in (1.0, 10.0, 100.0)]
-    signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 3)
-    diagonal = float(-0.5 * (memories.square().mean(0) * signs.square()).sum(1).mean())
-    bare = ist.Hopfield(memories, zero_diagonal=True)
-    shift = ist.Hopfield(memories).energy(signs) - bare.energy(signs)
-    spread = float((shift - diagonal).abs().max())
-    numbers = {"energies_along_a_memory": heights, "diagonal_adds": diagonal, "spread": spread}
-    return numbers, heights[2] < 50 * heights[1] < 0 and spread < EXACT
 
 
 @erratum("E28")

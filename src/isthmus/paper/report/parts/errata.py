@@ -1,14 +1,14 @@
 """The errata of the paper: what is printed, what is right, and the number that shows it.
 
 An erratum of ``errata.toml`` is "wrong" (the printed form fails and the right one passes), "loose"
-(right on a condition that is not stated), "harmless" (both forms agree) or "notation" (nothing to
-measure). The checks stand beside the parts of their chapters.
+(right on a condition that is not stated), "harmless" (both forms agree) or "notation". Those
+without a proof of a line or two are measured, by checks beside the parts of their chapters.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -33,7 +33,7 @@ Check = tuple[dict[str, Any], bool]
 
 @dataclass(frozen=True)
 class Erratum:
-    """An error in the paper's text; `confirmed` is None if there is nothing to check."""
+    """An error in the paper's text; `confirmed` is None if it is proved, or of notation."""
 
     name: str
     kind: str
@@ -52,14 +52,16 @@ class Erratum:
 
     @property
     def outcome(self) -> str:
-        """The kind and whether it was confirmed, in words."""
-        words = {None: "notation only", True: f"{self.kind}, confirmed", False: "not confirmed"}
-        return words[self.confirmed]
+        """The kind and whether it was proved or confirmed, in words."""
+        if self.kind == "notation":
+            return "notation only"
+        words = {None: "proved", True: "confirmed", False: "not confirmed"}
+        return f"{self.kind}, {words[self.confirmed]}"
 
 
 CheckedErratum = Callable[[torch.Generator], Erratum]
 CHECKS: dict[str, CheckedErratum] = {}
-"""The check of each erratum, in the order in which they draw random numbers."""
+"""The checks of the errata that are measured."""
 
 
 def erratum(name: str) -> Callable[[Callable[[torch.Generator], Check]], CheckedErratum]:
@@ -102,17 +104,19 @@ def corrected_by(claim: str, found: Erratum) -> Finding:
 
 
 def all_errata(seed: int) -> list[Erratum]:
-    """Return all errata in order, each checked now."""
+    """Return all errata in order, each measured now if it has a check."""
     for module in MODULES:
         import_module(f"isthmus.paper.report.parts.{module}")
-    # The checks of one module share a stream of random numbers.
-    streams = defaultdict[str, torch.Generator](lambda: torch.Generator().manual_seed(seed))
-    checked = {name: check(streams[check.__module__]) for name, check in CHECKS.items()}
-    return [checked.get(name) or Erratum(name, **LISTED[name]) for name in LISTED]
+    return [
+        CHECKS[name](torch.Generator().manual_seed(seed))
+        if name in CHECKS
+        else Erratum(name, **each)
+        for name, each in LISTED.items()
+    ]
 
 
 def errata(seed: int, full: bool = False) -> Section:
-    """Check every erratum, list them, and count those of the published paper."""
+    """List the errata with their proofs or measurements; count those of the published paper."""
     found = all_errata(seed)
     standing = [each for each in found if each.confirmed is not False]
     kinds = Counter(each.kind for each in standing if not each.only_in)
@@ -127,7 +131,9 @@ def errata(seed: int, full: bool = False) -> Section:
     return Section(
         "Errata of the published paper: {wrong} wrong, {loose} loose (right on a condition that is "
         "not stated), {harmless} harmless, {notation} of notation; {outside_the_paper} more stand "
-        "only in other versions. {confirmed} of {measured} tested are confirmed.".format(**numbers),
+        "only in other versions. {confirmed} of {measured} that are measured are confirmed, others are proved.".format(
+            **numbers
+        ),
         numbers=numbers | {"checks": {e.name: {"outcome": e.outcome, **e.numbers} for e in found}},
         table=TextTable(
             ("#", "Location", "Printed", "Correct", "Evidence", "Outcome"),
