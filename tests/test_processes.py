@@ -56,8 +56,8 @@ def test_every_end_of_a_call_has_a_status_and_a_message() -> None:
         "exits": ("failed", "SystemExit: licence missing"),
         "leaves": ("crashed", "The process ended with exit code 0 and without a result."),
         "crashes": ("crashed", "The process crashed: Segmentation fault (SIGSEGV)."),
-        "is killed": ("crashed", "Killed (SIGKILL), as the system does when memory runs out."),
-        "sleeps": ("timeout", "Not done after 2 s by the clock, with 0."),
+        "is killed": ("crashed", "The process crashed: Killed (SIGKILL)."),
+        "sleeps": ("timeout", "Not done after 2 s."),
         "spins": ("timeout", "Not done after 1 s of CPU time."),
         "eats": ("memory", "MemoryError"),
         "returns a generator": ("failed", "TypeError: cannot pickle 'generator' object"),
@@ -73,8 +73,7 @@ def test_every_end_of_a_call_has_a_status_and_a_message() -> None:
         assert found[name].message.startswith(message)
     assert found["is fine"].value == "is fine"
     assert found["spins"].seconds == pytest.approx(1, abs=0.5)
-    assert all(each.seconds is not None and each.seconds < 1.5 for each in found.values())
-    assert all(0 <= (each.peak_megabytes or 0) < 500 for each in found.values())
+    assert (found["is fine"].seconds or 0) < 1 < (found["is fine"].peak_megabytes or 0)
 
 
 def test_values_come_back_whole_by_value_if_need_be_and_to_threads() -> None:
@@ -112,31 +111,6 @@ def test_the_output_of_a_call_goes_into_its_log(tmp_path: Path) -> None:
         text = (tmp_path / "log").read_text()
         assert text.startswith("on stdout\nfrom a program\n")
         assert ("Traceback" in text) == fail
-
-
-def test_children_share_a_warm_cache_and_errors_of_warming_are_ignored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = "import os, functools\nslowly_made = functools.cache(os.getpid)"
-    (tmp_path / "costly.py").write_text(module)
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def slowly_made() -> int:
-        import costly  # type: ignore[import-not-found]
-
-        return costly.slowly_made()
-
-    first, second = (run_limited(slowly_made, limits=AMPLE, warm=slowly_made) for _ in range(2))
-    assert first.value == second.value != os.getpid()
-    assert run_limited(abs, -1, limits=AMPLE, warm=lambda: 1 / 0).value == 1
-
-
-def test_a_call_whose_worker_is_killed_has_crashed() -> None:
-    def deadly() -> None:
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(60)
-
-    assert run_limited(deadly, limits=AMPLE).status == "crashed"
 
 
 def test_a_new_worker_is_started_after_one_is_killed() -> None:
@@ -185,8 +159,8 @@ def test_nothing_is_left_of_a_caller_that_is_killed_or_interrupted(number: signa
     )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     try:
-        # Two workers, two children, and a program of each child.
-        wait_for(lambda: len(descendants(process.pid)) == 6)
+        # Two workers, and a program of each.
+        wait_for(lambda: len(descendants(process.pid)) == 4)
         born = descendants(process.pid)
     finally:
         process.send_signal(number)
@@ -204,16 +178,3 @@ def test_closing_the_iterator_ends_the_children() -> None:
     outcomes.close()
     born -= {worker.process.pid for worker in processes._idle}
     wait_for(lambda: not any(map(alive, born)))
-
-
-def test_closing_the_iterator_does_not_wait_for_a_worker_that_hangs() -> None:
-    calls = [Call("quick", abs, (-1,), AMPLE), Call("slow", abs, (-1,), AMPLE, warm=warm_for_ever)]
-    outcomes = run_all(calls, jobs=2)
-    assert next(outcomes)[0].name == "quick"
-    start = time.monotonic()
-    outcomes.close()
-    assert time.monotonic() - start < 20
-
-
-def warm_for_ever() -> None:
-    time.sleep(60)

@@ -9,6 +9,7 @@ import pytest
 from isthmus.cli.main import dispatch
 from isthmus.datasets import names, store
 from isthmus.paper.datasets import loading
+from isthmus.paper.datasets.manifest import Entry
 
 
 def run(arguments: list[str]) -> int:
@@ -19,12 +20,16 @@ def run(arguments: list[str]) -> int:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty user cache, no other directory, and no network."""
 
-    def offline(*_: object) -> None:
+    fetch = loading.fetch
+
+    def offline(known: Entry, scratch: str | None = None) -> object:
+        if scratch is None:  # bundled
+            return fetch(known)
         raise OSError("Name or service not known")
 
     monkeypatch.delenv("ISTHMUS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(loading, "download", offline)
+    monkeypatch.setattr(loading, "fetch", offline)
     return tmp_path / "isthmus" / "data"
 
 

@@ -126,12 +126,8 @@ def stored_results(folder: Path) -> Path:
     return Store(folder).path
 
 
-def stored_dataset(suffix: str) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        path = datasets.store("iris", *load_iris(return_X_y=True), data_home=folder)
-        return path.with_name(path.name + suffix)
-
-    return write
+def stored_dataset(folder: Path) -> Path:
+    return datasets.store("iris", *load_iris(return_X_y=True), data_home=folder)
 
 
 def table(suffix: str) -> Loader:
@@ -179,11 +175,10 @@ LOADERS = {
     ),
     "checkpoint": Loader(trained, Checkpoint.load),
     "unfinished run": Loader(trained, lambda path: pretrained(path.parent)),
-    "report": Loader(stored_section("hero.json"), read_section),
-    "report figure": Loader(stored_section("hero.png"), read_section),
+    "report": Loader(stored_section("hero.json"), read_section, exact=False),
+    "report figure": Loader(stored_section("hero.png"), read_section, exact=False),
     "study results": Loader(stored_results, lambda path: Store(path.parent).read()),
-    "dataset": Loader(stored_dataset(""), lambda path: datasets.load("iris", path.parent)),
-    "dataset note": Loader(stored_dataset(".sha256"), lambda p: datasets.load("iris", p.parent)),
+    "dataset": Loader(stored_dataset, lambda path: datasets.load("iris", path.parent)),
     "row groups": Loader(
         row_groups,
         lambda path: [blocks.read_group(*at).to_pydict() for at in blocks.row_groups(path)],

@@ -35,9 +35,8 @@ def test_a_figure_becomes_a_png_and_belongs_to_its_section() -> None:
     section = Section("A", Figure(figsize=(1, 1)))
     assert isinstance(section.figure, bytes)
     assert section.figure.startswith(b"\x89PNG")
-    for other in (None, b"PNG"):
-        with pytest.raises(InvalidInputError, match="figure"):
-            Section.from_json(section.to_json(), other)
+    with pytest.raises(InvalidInputError, match="figure"):
+        Section.from_json(section.to_json(), None)
     failed = Section(status="failed", message="no")
     assert Section.from_json(failed.to_json(), section.figure) == failed
 

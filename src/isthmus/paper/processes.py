@@ -1,46 +1,43 @@
-"""Calls of functions in child processes with limits on time and memory.
+"""Calls of functions in worker processes with limits on time and memory.
 
-A worker, a process that has imported what children need, forks a child for each call, waits for
-its answer or end, kills what the child has started, and reports. When the caller is gone, workers
-kill their children and end. multiprocessing, loky and pebble cannot start processes in the workers
-of Dask, import the main script again, and do not report the time and memory of a call.
+A worker does one call after another. It is replaced after a call that fails or exceeds a limit,
+and ends when the caller is gone. multiprocessing and loky cannot start processes in the workers of
+Dask, import the main script again, and have no limits on a call.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import faulthandler
 import math
 import os
-import pickle
+import re
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Literal
 
 import cloudpickle
 
 from isthmus.validation import as_count, as_number
 
-# Results must not depend on the number of calls at a time: every child has one thread.
+# Results must not depend on the number of calls at a time: every worker has one thread.
 ENVIRONMENT = {
     **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")},
     "VECLIB_MAXIMUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
     "MPLBACKEND": "Agg",
 }
-LOST = "The process that watches over the call was killed, or ran out of memory."
 MESSAGE_LENGTH = 500
-SECONDS_TO_END = 3.0
-PR_SET_PDEATHSIG = 1
-MAXRSS_PER_MEGABYTE = 1024 if sys.platform == "linux" else 2**20
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,8 @@ class Outcome:
     status: Literal["ok", "failed", "timeout", "memory", "crashed"]
     value: Any = None
     message: str = ""
-    seconds: float | None = None  # CPU time of the child and of its own children
-    peak_megabytes: float | None = None  # on Linux beyond what it had when it started
+    seconds: float | None = None  # CPU time, with that of processes it started
+    peak_megabytes: float | None = None  # on Linux: the most that the worker has had so far
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +77,8 @@ class Call:
     """One call for :func:`run_all`.
 
     The function is pickled by reference where it can be imported, by value otherwise. `log` is a
-    file for what the child prints, with the traceback if it fails; by default prints go to the
-    standard error stream. `warm` is called in the worker before it forks the child, to import
-    modules and to fill caches that later children share; its errors are ignored.
+    file for what it prints, with the traceback if it fails; by default prints go to the standard
+    error stream.
     """
 
     name: str
@@ -90,13 +86,12 @@ class Call:
     args: tuple[Any, ...] = ()
     limits: Limits = field(default_factory=Limits)
     log: str | Path | None = None
-    warm: Callable[[], object] | None = None
 
 
 def run_limited(function: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
-    """Call a function in a child process and wait for its outcome; options are those of a Call.
+    """Call a function in a worker and wait for its outcome; options are those of a Call.
 
-    The child has the caller's environment, search path and directory, and one thread. Threads may
+    The worker has the caller's environment, search path and directory, and one thread. Threads may
     call this at the same time.
     """
     return next(run_all([Call("", function, args, **options)]))[1]
@@ -110,43 +105,32 @@ def run_all(
     `started` is called with each call when it starts. Closing the iterator kills the others.
     """
     jobs = as_count(jobs, "jobs")
-    waiting, running = deque(calls), dict[Connection, tuple[_Worker, Call]]()
+    waiting, running = deque(calls), dict[Connection, tuple[_Worker, Call, float]]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 call = waiting.popleft()
                 worker = _send(call)
-                running[worker.connection] = worker, call
+                deadline = time.monotonic() + call.limits.wall_seconds
+                running[worker.connection] = worker, call, deadline
                 if started is not None:
                     started(call)
-            for connection in wait(list(running)):
-                assert isinstance(connection, Connection)
-                worker, call = running.pop(connection)
-                try:
-                    content, seconds, peak = connection.recv()
-                except (EOFError, OSError):
-                    worker.end()
-                    outcome = Outcome("crashed", message=LOST)
-                else:
-                    _idle.append(worker)
-                    used = {"seconds": seconds, "peak_megabytes": peak}
-                    outcome = Outcome(**cloudpickle.loads(content), **used)
-                yield call, outcome
+            left = min(each[2] for each in running.values()) - time.monotonic()
+            ready = wait(list(running), None if math.isinf(left) else max(left, 0))
+            for connection, (worker, call, deadline) in [*running.items()]:
+                if connection in ready or time.monotonic() >= deadline:
+                    del running[connection]
+                    yield call, worker.outcome(call.limits)
     finally:
-        for worker, _ in running.values():
+        for worker, _, _ in running.values():
             worker.end()
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # does not exist on macOS
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 class _Worker:
-    """A process that does one call after another, each in a child of its own."""
+    """A process that does one call after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: tuple[Any, ...]) -> None:
+        self.state = state
         path = os.pathsep.join(filter(None, sys.path))
         self.connection, theirs = Pipe()
         with theirs:
@@ -157,17 +141,39 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the caller, which ends the children
+                start_new_session=True,  # Ctrl-C is for the caller, which ends the workers
             )
 
-    def end(self) -> None:
-        """End the process and its child."""
+    def end(self) -> int:
+        """End the process and all that it started, and return its exit code."""
         self.connection.close()
-        try:
-            self.process.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:  # it is still warming up, and has no child
-            self.process.kill()
-            self.process.wait()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.wait()
+
+    def outcome(self, limits: Limits) -> Outcome:
+        """Return the outcome that has arrived, or say why there is none."""
+        if not self.connection.poll():
+            self.end()
+            return Outcome("timeout", message=f"Not done after {limits.wall_seconds:g} s.")
+        with suppress(EOFError, OSError):
+            status, value, *others = self.connection.recv()
+            if status != "ok":
+                self.end()
+                return Outcome(status, None, *others)
+            _idle.append(self)
+            return Outcome(status, cloudpickle.loads(value), *others)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(1)
+        code = self.end()
+        if code == -signal.SIGXCPU:
+            words = f"Not done after {limits.seconds:g} s of CPU time."
+            return Outcome("timeout", message=words, seconds=limits.seconds)
+        words = f"The process ended with exit code {code} and without a result."
+        if code < 0:
+            name = signal.Signals(-code).name
+            words = f"The process crashed: {signal.strsignal(-code)} ({name})."
+        return Outcome("crashed", message=words)
 
 
 _idle: list[_Worker] = []
@@ -177,117 +183,79 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 def _send(call: Call) -> _Worker:
     """Start a call in a worker, which then sends the outcome."""
-    state = (os.getcwd(), dict(os.environ), [place for place in sys.path if place])
     log = None if call.log is None else os.path.abspath(call.log)
-    work = [cloudpickle.dumps(each) for each in (call.warm, (call.function, call.args))]
+    content = cloudpickle.dumps((call.function, call.args))
+    state = (os.getcwd(), dict(os.environ), [*sys.path])
     while True:
         try:
             worker = _idle.pop()
         except IndexError:
-            worker = _Worker()
-        try:
-            worker.connection.send((state, call.limits, log, *work))
-        except OSError:  # it was killed meanwhile
-            worker.end()
-        else:
-            return worker
+            worker = _Worker(state)
+        with suppress(OSError):  # it was killed meanwhile
+            if worker.state == state:
+                worker.connection.send((call.limits, log, content))
+                return worker
+        worker.end()
 
 
 def _serve(number: int) -> None:
     """Do calls until the caller is gone."""
     os.dup2(2, 1)  # the standard output stream of the caller is for its own results
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    with Connection(number) as caller, contextlib.suppress(EOFError, OSError):
-        while True:
-            (directory, environment, path), limits, log, warm, work = caller.recv()
-            with contextlib.suppress(Exception):
-                sys.path[:] = path
-                os.environ.clear()
-                os.environ.update({**environment, **ENVIRONMENT})
-                os.chdir(directory)
-                if (function := cloudpickle.loads(warm)) is not None:
-                    function()
-            caller.send(_supervise(caller, limits, log, work))
-    os._exit(0)
+    faulthandler.enable()
+    caller, calls = Connection(number), SimpleQueue[Any]()
+
+    def listen() -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                calls.put(caller.recv())
+        os.killpg(0, signal.SIGKILL)  # also what the call has started
+
+    Thread(target=listen, daemon=True).start()
+    while True:
+        caller.send(_work(*calls.get()))
 
 
-def _supervise(
-    caller: Connection, limits: Limits, log: str | None, work: bytes
-) -> tuple[bytes, float, float]:
-    """Fork the child, and return its pickled outcome, its CPU time and the memory that it took."""
-    answers, writable = Pipe(duplex=False)
-    size = before = 0
-    if sys.platform == "linux":
-        pages = Path("/proc/self/statm").read_text().split()
-        size, before = (int(count) * os.sysconf("SC_PAGE_SIZE") for count in pages[:2])
-    if (child := os.fork()) == 0:
-        caller.close()
-        answers.close()
-        _work(writable, limits, size, log, work)
-    writable.close()
-    content = b""
-    with answers, contextlib.suppress(EOFError):
-        timeout = None if math.isinf(limits.wall_seconds) else limits.wall_seconds
-        ready = wait([answers, caller], timeout)  # the caller has nothing to say until it is gone
-        if answers in ready:
-            content = answers.recv_bytes()
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(child, signal.SIGKILL)
-    _, status, used = os.wait4(child, 0)
-    seconds = used.ru_utime + used.ru_stime
-    if not content:
-        code = os.waitstatus_to_exitcode(status)
-        state, message = "crashed", f"The process ended with exit code {code} and without a result."
-        if code == -signal.SIGXCPU:
-            state, message = "timeout", f"Not done after {limits.seconds:g} s of CPU time."
-        elif not ready:
-            words = f"{limits.wall_seconds:g} s by the clock, with {seconds:.1f} s of CPU time used"
-            state, message = "timeout", f"Not done after {words}."
-        elif code == -signal.SIGKILL:
-            message = "Killed (SIGKILL), as the system does when memory runs out."
-        elif code < 0:
-            name = signal.Signals(-code).name
-            message = f"The process crashed: {signal.strsignal(-code)} ({name})."
-        content = pickle.dumps({"status": state, "message": message})
-    peak = used.ru_maxrss / MAXRSS_PER_MEGABYTE - before / 2**20
-    return content, seconds, max(peak, 0.0)
-
-
-def _work(writable: Connection, limits: Limits, size: int, log: str | None, work: bytes) -> None:
-    """Do the call in the child, which has `size` bytes, and send the outcome."""
+def _work(limits: Limits, log: str | None, content: bytes) -> tuple[Any, ...]:
+    """Do a call, and return its status, pickled value and message, CPU seconds and peak memory."""
     import resource
 
+    def limit(kind: int, most: float = math.inf) -> None:
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (hard if math.isinf(most) else math.ceil(most), hard))
+
+    streams = os.dup(1), os.dup(2)
+    if log is not None:
+        with open(log, "wb") as file:
+            for stream in (1, 2):
+                os.dup2(file.fileno(), stream)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    start, value = os.times(), b""
     try:
-        os.setpgid(0, 0)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if math.isfinite(limits.seconds):
-            seconds = max(1, round(limits.seconds))
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-        if sys.platform == "linux":
-            # Do not outlive the worker, and be the first to go when memory runs out.
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                Path("/proc/self/oom_score_adj").write_text("1000")
-            if math.isfinite(limits.megabytes):
-                size += round(limits.megabytes * 2**20)
-                resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        function, args = cloudpickle.loads(content)
+        limit(resource.RLIMIT_CPU, time.process_time() + max(1, limits.seconds))
+        if (size := _megabytes("VmSize")) is not None:
+            limit(resource.RLIMIT_AS, (size + limits.megabytes) * 2**20)
+        status, message, value = "ok", "", cloudpickle.dumps(function(*args))
+    except BaseException as error:  # sys.exit() is one way to give up, too
         if log is not None:
-            with open(log, "wb") as file:
-                for stream in (1, 2):
-                    os.dup2(file.fileno(), stream)
-            faulthandler.enable()
-        try:
-            function, args = cloudpickle.loads(work)
-            content = cloudpickle.dumps({"status": "ok", "value": function(*args)})
-        except BaseException as error:  # sys.exit() is one way to give up, too
-            if log is not None:
-                traceback.print_exc()
-            words = " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_LENGTH]
-            short = isinstance(error, MemoryError) or "allocate memory" in words
-            state = "memory" if short else "failed"
-            content = pickle.dumps({"status": state, "message": words})
-        writable.send_bytes(content)
-        sys.stdout.flush()
-    finally:
-        os._exit(1)  # whatever the function leaves behind, such as threads, delays nothing
+            traceback.print_exc()
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_LENGTH]
+        short = isinstance(error, MemoryError) or "allocate memory" in message
+        status = "memory" if short else "failed"
+    for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
+        limit(kind)
+    sys.stdout.flush()
+    for stream, before in enumerate(streams, 1):
+        os.dup2(before, stream)
+        os.close(before)
+    seconds = sum(os.times()[:4]) - sum(start[:4])
+    return status, value, message, seconds, _megabytes("VmHWM")
+
+
+def _megabytes(name: str) -> float | None:
+    """Return a size of this process, where the system tells it."""
+    with suppress(OSError):
+        found = re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())
+        return int(found[1]) / 1024 if found else None
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import sys
@@ -19,18 +18,13 @@ from numpy.typing import NDArray
 
 from isthmus.errors import DatasetChangedError, DatasetNotFoundError, InvalidInputError
 from isthmus.io.arrays import open_npz
-from isthmus.io.files import exclusive, write_atomically
-from isthmus.io.reading import reading, require_regular
+from isthmus.io.files import write_atomically
 from isthmus.paper.datasets.manifest import Entry, entry
 from isthmus.progress import progress as show_progress
 from isthmus.validation import as_path
 
 Arrays = dict[str, NDArray[Any]]
 
-# Seconds to wait for others who write.
-SECONDS_FOR_OTHERS = 60.0
-# The file of checksums beside a stored dataset, and the number of characters that are read of it.
-NOTE, LONGEST_NOTE = ".npz.sha256", 2**16
 # The labels of this dataset are the rounded column.
 LEAKED = {"boston_housing": 13}
 
@@ -103,7 +97,7 @@ def load(
     DatasetNotFoundError
         The dataset is not on this machine and cannot be downloaded.
     DatasetChangedError
-        The file is truncated or altered, or the download has another shape.
+        The file is damaged, or it or the download has another shape.
 
     Examples
     --------
@@ -177,17 +171,10 @@ def find(name: str, places: list[Path]) -> Path | None:
 
 
 def _read(known: Entry, path: Path) -> Arrays:
-    """Return the arrays of a file that matches the manifest or the checksum of its download."""
+    """Return the arrays of a file that match the manifest."""
     advice = f"Remove it and load the dataset again to download it from {known.home}."
-    with reading(path, "dataset", advice), path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found not in (known.sha256, *_noted_checksums(path.with_suffix(NOTE))):
-        raise DatasetChangedError(
-            f"{path} is not the {known.name} that isthmus knows: its sha256 is {found[:12]}…, not "
-            f"{known.sha256[:12]}…. It is truncated or altered. {advice}"
-        )
     try:
-        with open_npz(path, "dataset, although its checksum is correct", advice) as archive:
+        with open_npz(path, "dataset", advice) as archive:
             stored = {"X", "y", "class_names", "feature_names"} & set(archive.shapes)
             arrays = archive.read(stored, expected=known.largest_size)
     except InvalidInputError as error:
@@ -197,7 +184,7 @@ def _read(known: Entry, path: Path) -> Arrays:
 
 
 def _write(known: Entry, arrays: Arrays, places: list[Path]) -> Path:
-    """Store arrays in a file of the first writable directory, with its checksum beside it."""
+    """Store arrays in a file of the first writable directory."""
     for directory in places:
         with suppress(OSError):
             directory.mkdir(parents=True, exist_ok=True)
@@ -207,23 +194,7 @@ def _write(known: Entry, arrays: Arrays, places: list[Path]) -> Path:
     # Typed so that no array is mistaken for the argument allow_pickle.
     contents: dict[str, Any] = dict(arrays)
     np.savez_compressed(buffer, **contents)
-    path = directory / f"{known.name}.npz"
-    note = path.with_suffix(NOTE)
-    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-    with exclusive(directory, wait=SECONDS_FOR_OTHERS):
-        # First the checksum, with those before: killed in between, either file has one.
-        digests = dict.fromkeys((digest, *_noted_checksums(note)))
-        write_atomically(note, "".join(f"{each}  {path.name}\n" for each in digests))
-        return write_atomically(path, buffer.getvalue())
-
-
-def _noted_checksums(note: Path) -> list[str]:
-    """Return the checksums of the files that were stored there, newest first."""
-    with suppress(OSError, InvalidInputError):
-        require_regular(note)
-        with note.open(encoding="ascii", errors="replace") as file:
-            return file.read(LONGEST_NOTE).split()[::2]
-    return []
+    return write_atomically(directory / f"{known.name}.npz", buffer.getvalue())
 
 
 def _check(known: Entry, arrays: Arrays, origin: str, advice: str = "Nothing was stored.") -> None:
@@ -250,8 +221,16 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | No
     if home.by_hand is not None:
         reason = "it has no public source to download from"
     elif allowed:
+        # A bar that is asked for is there at once; nothing updates this one.
+        shown = sys.stderr is not None and sys.stderr.isatty() if show is None else show
         try:
-            arrays = download(known, show)
+            with (
+                TemporaryDirectory(prefix="isthmus-") as scratch,
+                show_progress(f"{known.name} from {home}", show=shown) as report,
+                warnings.catch_warnings(action="ignore"),  # before another attempt
+            ):
+                report(0)
+                arrays = fetch(known, scratch)
         except (ValueError, LookupError) as error:
             raise DatasetChangedError(
                 f"The download from {home} is not {known.name}: {error}. "
@@ -269,20 +248,6 @@ def _downloaded(known: Entry, places: list[Path], allowed: bool, show: bool | No
         f"X, y), or copy {known.name}.npz into {places[-1]}, or set ISTHMUS_DATA to its "
         "directory."
     )
-
-
-def download(known: Entry, show: bool | None) -> Arrays:
-    """Fetch a dataset from its home."""
-    # A bar that is asked for is there at once; nothing updates this one.
-    shown = sys.stderr is not None and sys.stderr.isatty() if show is None else show
-    with (
-        TemporaryDirectory(prefix="isthmus-") as scratch,
-        show_progress(f"{known.name} from {known.home}", show=shown) as report,
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")  # about network errors before another attempt
-        report(0)
-        return fetch(known, scratch)
 
 
 def fetch(known: Entry, scratch: str | None = None) -> Arrays:

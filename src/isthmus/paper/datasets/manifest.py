@@ -1,4 +1,4 @@
-"""The manifest of the datasets: their shapes, checksums and homes."""
+"""The manifest of the datasets: their shapes and homes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class Entry:
     n_samples: int
     n_features: int
     class_counts: tuple[int, ...]
-    sha256: str
     dtype: str
     paper_shape: tuple[int, int, int]
     home: Home

@@ -10,17 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, get_args
 
+from joblib import cpu_count
+
 import isthmus
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import exclusive, make_directory, write_atomically
 from isthmus.io.reading import reading, require_regular
-from isthmus.paper.processes import Call, Limits, cores, run_all
+from isthmus.paper.processes import Call, Limits, run_all
 from isthmus.paper.report import registry
 from isthmus.paper.report.html import duration, page
 from isthmus.paper.report.registry import Part, select
@@ -111,7 +112,7 @@ def build(
     """
     chosen, full = select(parts, registry.PARTS), as_flag(full, "full")
     seed = as_count(seed, "seed", at_least=0, at_most=LARGEST_SEED)
-    jobs = cores() if jobs is None else as_count(jobs, "jobs")
+    jobs = cpu_count() if jobs is None else as_count(jobs, "jobs")
     longest = FULL_LIMIT if full else SHORT_LIMIT
     limit = longest if limit is None else as_number(limit, "limit", above=0)
     workspace = Workspace(make_directory(out, "out"), full, seed)
@@ -152,19 +153,19 @@ class Workspace:
         self.directory = out / "parts" / "full" if full else out / "parts"
         self.inputs = {"seed": seed, "full": full, "isthmus": isthmus.__version__, **environment()}
 
-    def read(self, name: str) -> Section | None:
-        """Return a section as it was stored; None if it is missing or damaged."""
+    def read(self, name: str) -> Section:
+        """Return a section as it was stored, or one that says that it is missing or damaged."""
         figure = self.directory / f"{name}.png"
         with suppress(InvalidInputError), reading(self.directory / f"{name}.json", "part") as path:
             if figure.exists():
                 require_regular(figure)
             text = path.read_text(encoding="utf-8")
             return Section.from_json(text, figure.read_bytes() if figure.exists() else None)
-        return None
+        return Section(status="missing", inputs=self.inputs)
 
     def section(self, part: Part) -> Section:
         """Return the stored section of a part, or one that says why there is none."""
-        section = self.read(part.name) or Section(status="missing", inputs=self.inputs)
+        section = self.read(part.name)
         changed = [name for name, value in self.inputs.items() if section.inputs.get(name) != value]
         if changed:
             message = f"The stored part was made with a different {', '.join(changed)}."
@@ -185,23 +186,29 @@ class Workspace:
             (self.directory / f"{call.name}.json").unlink(missing_ok=True)
             report(", ".join(began))
 
-        calls = []
-        for part in parts:
-            task, log = (part.function, self.seed, self.full), self.directory / f"{part.name}.log"
-            limits = Limits(math.inf, math.inf, limit)
-            calls.append(Call(part.name, make, task, limits, log, import_packages))
+        limits = Limits(math.inf, math.inf, limit)
+        calls = [
+            Call(
+                part.name,
+                make,
+                (part.function, self.seed, self.full),
+                limits,
+                self.directory / f"{part.name}.log",
+            )
+            for part in parts
+        ]
         for call, outcome in run_all(calls, jobs=jobs, started=started):
-            seconds, path = time.monotonic() - began.pop(call.name), self.directory / call.name
-            if path.with_suffix(".log").stat().st_size == 0:
-                path.with_suffix(".log").unlink()
             problem, section = outcome.message, outcome.value
             if outcome.status == "timeout":
                 problem = f"Not done after {limit:g} s. Raise the limit."
             elif not (problem or isinstance(section, Section)):
                 problem = f"The part returned {section!r:.50}, which is not a Section."
-            section = Section(status="failed", message=problem) if problem else section
+            if problem:
+                section = Section(status="failed", message=problem)
+            elif call.log is not None:
+                Path(call.log).unlink()
+            seconds, path = time.monotonic() - began.pop(call.name), self.directory / call.name
             section = replace(section, seconds=seconds, inputs=self.inputs)
-            # An interruption in between leaves a pair that does not match.
             if isinstance(section.figure, bytes):
                 write_atomically(path.with_suffix(".png"), section.figure)
             write_atomically(path.with_suffix(".json"), section.to_json())
@@ -248,12 +255,6 @@ class Workspace:
 def make(function: str, seed: int, full: bool) -> Any:
     """Call a function by name."""
     return resolve_name(function)(seed, full)
-
-
-def import_packages() -> None:
-    """Import, once for all parts, the packages that take longest."""
-    for name in ("torch", "sklearn.metrics", "scipy.stats", "matplotlib.figure"):
-        import_module(name)
 
 
 def environment() -> dict[str, str]:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import cloudpickle
 import numpy as np
+from joblib import cpu_count
 from numpy.typing import NDArray
 
 import isthmus
@@ -26,7 +26,7 @@ from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
 from isthmus.paper.datasets.loading import load
-from isthmus.paper.processes import Call, Outcome, cores, run_all, run_limited
+from isthmus.paper.processes import Call, Outcome, run_all, run_limited
 from isthmus.paper.study.methods import Method, judge
 from isthmus.paper.study.settings import Settings, Task, cells
 from isthmus.paper.study.store import Store
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 Backend = Literal["local", "dask"]
 Outcomes = Generator[tuple[Call, Outcome], None, None]
 
-# Imported once, not in the process of every fit.
-COMMON = ("isthmus.cluster.resolution", "sklearn.cluster", "sklearn.metrics", "sklearn.mixture")
 # Cost of a fit on no data, in table cells: the recorded times of the whole study are about 0.9 s
 # for each fit, plus 4 s for each million cells.
 FIXED_COST = 200_000
@@ -112,12 +110,6 @@ def _fit(task: Task, pickled: bytes, place: tuple[Any, ...]) -> dict[str, Any] |
         name, host = f"{task.method} on {task.dataset}", socket.gethostname()
         return kind(f"{name} could not be started on {host}: {error}")
     return fit(task, method, data)
-
-
-def _warm(*place: Any) -> None:
-    for module in COMMON:
-        import_module(module)
-    _prepared(*place)
 
 
 @dataclass(frozen=True)
@@ -215,7 +207,7 @@ def run(
         Show a progress bar. Default: on a terminal, if the run takes more than two seconds.
     """
     settings = settings or Settings()
-    jobs = cores() if jobs is None else as_count(jobs, "jobs")
+    jobs = cpu_count() if jobs is None else as_count(jobs, "jobs")
     tasks = {task.id: task for task in settings.tasks()}
     if backend != "dask":
         for dataset in dict.fromkeys(task.dataset for task in tasks.values()):
@@ -244,8 +236,8 @@ def run(
         calls = []
         for task in left:
             place = task.dataset, task.rows, None if data_home is None else os.fspath(data_home)
-            args, warm = (task, pickled[task.method], place), partial(_warm, *place)
-            calls.append(Call(task.id, _fit, args, settings.limits, warm=warm))
+            args = task, pickled[task.method], place
+            calls.append(Call(task.id, _fit, args, settings.limits))
         before, done, work, start = len(statuses), 0, 0, time.monotonic()
         costs = {each.id: FIXED_COST + cells(each.dataset, each.rows) for each in left}
         whole = sum(costs.values())
@@ -308,8 +300,9 @@ def _run_on_dask(client: Client, calls: Sequence[Call]) -> Outcomes:
     run = secrets.token_hex(8)
     futures = {}
     for call in calls:
-        key, options = f"isthmus-{run}-{call.name}", {"limits": call.limits, "warm": call.warm}
-        futures[client.submit(run_limited, call.function, *call.args, key=key, **options)] = call
+        key, limits = f"isthmus-{run}-{call.name}", call.limits
+        future = client.submit(run_limited, call.function, *call.args, limits=limits, key=key)
+        futures[future] = call
     for future in as_completed(list(futures), loop=client.loop):
         error = future.exception()
         if error is None:

@@ -131,9 +131,8 @@ def errata(seed: int, full: bool = False) -> Section:
     return Section(
         "Errata of the published paper: {wrong} wrong, {loose} loose (right on a condition that is "
         "not stated), {harmless} harmless, {notation} of notation; {outside_the_paper} more stand "
-        "only in other versions. {confirmed} of {measured} that are measured are confirmed, others are proved.".format(
-            **numbers
-        ),
+        "only in other versions. {confirmed} of {measured} that are measured are confirmed; the "
+        "others are proved.".format(**numbers),
         numbers=numbers | {"checks": {e.name: {"outcome": e.outcome, **e.numbers} for e in found}},
         table=TextTable(
             ("#", "Location", "Printed", "Correct", "Evidence", "Outcome"),
