@@ -20,8 +20,7 @@ SOURCES = [path for path in sorted(PACKAGE.rglob("*.py")) if "_shipped" not in p
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # Where processes of our own send methods and results to each other; SECURITY.md says so.
 EXCEPTIONS = {
-    "paper/processes.py": {"pickle", "cloudpickle"},
-    "paper/study/runner.py": {"cloudpickle"},
+    "paper/processes.py": {"cloudpickle"},
 }
 FORBIDDEN = {
     *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load"),

@@ -44,7 +44,7 @@ def test_the_wheel_has_every_file_of_the_package(installed: Path) -> None:
     }
     assert expected <= {path.relative_to(installed) for path in installed.rglob("*")}
     assert not list((installed / "isthmus/_shipped/benchmarks").glob("*.py"))
-    assert (installed / "isthmus/_shipped/docs/study/results").is_dir()
+    assert (installed / "isthmus/_shipped/docs/study/results.sqlite").is_file()
 
 
 def test_the_first_example_of_the_readme_runs_from_the_wheel(

@@ -156,21 +156,6 @@ def test_a_new_run_replaces_what_counts_for_its_pairs_and_leaves_the_others(tmp_
     assert len(rows_of(tmp_path, everything=True)) == 7
 
 
-@pytest.mark.usefixtures("instant")
-def test_without_a_plan_all_results_count_and_a_run_replaces_its_own_pairs(tmp_path: Path) -> None:
-    settings = Settings(("iris", "wine"), (method(1, 2),), seeds=(0,))
-    run(tmp_path, settings)
-    ids = [task.id for task in settings.tasks()]
-    altered(tmp_path, "DELETE FROM plan")
-    assert len(Store(tmp_path).read()) == 4
-    run(tmp_path, Settings(("iris",), (method(2),), seeds=(0,)))
-    assert [row["id"] for row in Store(tmp_path).read()] == ids[1:]
-    assert Store(tmp_path).plan() == {
-        ("iris", "mine"): {ids[1]: 0},
-        ("wine", "mine"): {ids[2]: None, ids[3]: None},
-    }
-
-
 def altered(directory: Path, statement: str) -> None:
     with sqlite3.connect(directory / "results.sqlite") as database:
         database.execute(statement)
@@ -182,18 +167,3 @@ def test_what_was_altered_is_noticed(tmp_path: Path) -> None:
     altered(tmp_path, "UPDATE results SET ari = 0.75")
     with pytest.raises(InvalidInputError, match="altered"):
         Store(tmp_path).read()
-
-
-@pytest.mark.usefixtures("instant")
-def test_a_study_in_parquet_files_is_read_and_continued(tmp_path: Path) -> None:
-    settings = Settings(("iris",), (method(1, 2),), seeds=(0,))
-    run(tmp_path / "new", settings)
-    rows = Store(tmp_path / "new").read()
-    (tmp_path / "old" / "results").mkdir(parents=True)
-    pd.DataFrame(rows).to_parquet(tmp_path / "old" / "results" / "1.parquet")
-    plan = {"iris": {"mine": {row["id"]: row["entry"] for row in rows[:1]}}}
-    (tmp_path / "old" / "plan.json").write_text(json.dumps(plan))
-    assert rows_of(tmp_path / "old") == rows_of(tmp_path / "new")[:1]
-    again = run(tmp_path / "old", settings)
-    assert (again.before, again.done) == (2, 0)
-    assert rows_of(tmp_path / "old") == rows_of(tmp_path / "new")

@@ -126,6 +126,12 @@ def run_all(
             worker.end()
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # does not exist on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 class _Worker:
     """A process that does one call after another."""
 

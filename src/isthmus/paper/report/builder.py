@@ -15,13 +15,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, get_args
 
-from joblib import cpu_count
-
 import isthmus
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import exclusive, make_directory, write_atomically
 from isthmus.io.reading import reading, require_regular
-from isthmus.paper.processes import Call, Limits, run_all
+from isthmus.paper.processes import Call, Limits, cores, run_all
 from isthmus.paper.report import registry
 from isthmus.paper.report.html import duration, page
 from isthmus.paper.report.registry import Part, select
@@ -112,7 +110,7 @@ def build(
     """
     chosen, full = select(parts, registry.PARTS), as_flag(full, "full")
     seed = as_count(seed, "seed", at_least=0, at_most=LARGEST_SEED)
-    jobs = cpu_count() if jobs is None else as_count(jobs, "jobs")
+    jobs = cores() if jobs is None else as_count(jobs, "jobs")
     longest = FULL_LIMIT if full else SHORT_LIMIT
     limit = longest if limit is None else as_number(limit, "limit", above=0)
     workspace = Workspace(make_directory(out, "out"), full, seed)

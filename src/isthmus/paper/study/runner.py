@@ -16,9 +16,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import cloudpickle
 import numpy as np
-from joblib import cpu_count
 from numpy.typing import NDArray
 
 import isthmus
@@ -26,9 +24,9 @@ from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.io.files import write_atomically
 from isthmus.io.reading import reading
 from isthmus.paper.datasets.loading import load
-from isthmus.paper.processes import Call, Outcome, run_all, run_limited
+from isthmus.paper.processes import Call, Outcome, cores, run_all, run_limited
 from isthmus.paper.study.methods import Method, judge
-from isthmus.paper.study.settings import Settings, Task, cells
+from isthmus.paper.study.settings import Settings, Task
 from isthmus.paper.study.store import Store
 from isthmus.progress import progress as progress_bar
 from isthmus.scaling import Scaling
@@ -40,9 +38,6 @@ if TYPE_CHECKING:
 Backend = Literal["local", "dask"]
 Outcomes = Generator[tuple[Call, Outcome], None, None]
 
-# Cost of a fit on no data, in table cells: the recorded times of the whole study are about 0.9 s
-# for each fit, plus 4 s for each million cells.
-FIXED_COST = 200_000
 # Holds the process of a run in progress and the estimated time of its end, for `status`.
 PROGRESS = "progress.json"
 
@@ -67,7 +62,7 @@ def prepare(dataset: str, rows: int, data_home: str | Path | None = None) -> Pre
     return Prepared(Scaling.of(sample).into(sample), y[kept], len(X))
 
 
-# Shared by the fits on one dataset.
+# Shared by the fits on one dataset that a worker does.
 _prepared = lru_cache(maxsize=2)(prepare)
 
 
@@ -101,14 +96,13 @@ def fit(task: Task, method: Method, data: Prepared) -> dict[str, Any]:
     }
 
 
-def _fit(task: Task, pickled: bytes, place: tuple[Any, ...]) -> dict[str, Any] | IsthmusError:
-    """Fit in a child process; return an error, no result of the method, if it could not start."""
+def _fit(task: Task, method: Method, place: tuple[Any, ...]) -> dict[str, Any] | IsthmusError:
+    """Fit in a worker; return an error, no result of the method, if the data cannot be read."""
     try:
-        data, method = _prepared(*place), cloudpickle.loads(pickled)
-    except Exception as error:
-        kind = type(error) if isinstance(error, IsthmusError) else IsthmusError
+        data = _prepared(*place)
+    except IsthmusError as error:
         name, host = f"{task.method} on {task.dataset}", socket.gethostname()
-        return kind(f"{name} could not be started on {host}: {error}")
+        return type(error)(f"{name} could not be started on {host}: {error}")
     return fit(task, method, data)
 
 
@@ -207,7 +201,7 @@ def run(
         Show a progress bar. Default: on a terminal, if the run takes more than two seconds.
     """
     settings = settings or Settings()
-    jobs = cpu_count() if jobs is None else as_count(jobs, "jobs")
+    jobs = cores() if jobs is None else as_count(jobs, "jobs")
     tasks = {task.id: task for task in settings.tasks()}
     if backend != "dask":
         for dataset in dict.fromkeys(task.dataset for task in tasks.values()):
@@ -232,40 +226,41 @@ def run(
             if row["id"] in tasks and (row["status"] == "ok" or not retry)
         }
         left = [task for key, task in tasks.items() if key not in statuses]
-        pickled = {name: cloudpickle.dumps(method) for name, method in settings.chosen.items()}
-        calls = []
-        for task in left:
-            place = task.dataset, task.rows, None if data_home is None else os.fspath(data_home)
-            args = task, pickled[task.method], place
-            calls.append(Call(task.id, _fit, args, settings.limits))
-        before, done, work, start = len(statuses), 0, 0, time.monotonic()
-        costs = {each.id: FIXED_COST + cells(each.dataset, each.rows) for each in left}
-        whole = sum(costs.values())
+        home, methods = None if data_home is None else os.fspath(data_home), settings.chosen
+        calls = [
+            Call(
+                task.id,
+                _fit,
+                (task, methods[task.method], (task.dataset, task.rows, home)),
+                settings.limits,
+            )
+            for task in left
+        ]
+        before, start = len(statuses), time.monotonic()
         note = store.directory / PROGRESS
         stack.callback(note.unlink, missing_ok=True)
         outcomes = stack.enter_context(closing(runner(calls)))
         show = stack.enter_context(progress_bar("study (%)", 100, show=progress))
-        for call, outcome in outcomes:
+        for done, (call, outcome) in enumerate(outcomes, 1):
             task = tasks[call.name]
-            row = _row(task, settings.chosen[task.method].kind, outcome)
+            row = _row(task, methods[task.method].kind, outcome)
             store.append([row])
             statuses[task.id] = row["status"]
-            done, work = done + 1, work + costs[task.id]
-            now = Progress(done, len(left), time.monotonic() - start, row, work / whole)
+            now = Progress(done, len(left), time.monotonic() - start, row, done / len(left))
             ends = {"process": os.getpid(), "ends": time.time() + now.seconds_left}
             write_atomically(note, json.dumps(ends) + "\n")
             show(100 * now.share, f"{done}/{now.total} fits, {task.dataset} {task.method}")
             if report is not None:
                 report(now)
     ended = dict(Counter(statuses.values()))
-    return Run(store.directory, len(tasks), before, done, ended, set_aside=set_aside)
+    return Run(store.directory, len(tasks), before, len(left), ended, set_aside=set_aside)
 
 
 def status(out: str | Path) -> Run:
     """Return the state of the fits that count in a directory, also while a run is in progress."""
     store = Store(out)
     plan = store.plan()
-    if plan is None:
+    if not plan:
         raise InvalidInputError(
             f"There is no study in {store.directory}; start one with `isthmus study run`."
         )
@@ -278,8 +273,7 @@ def status(out: str | Path) -> Run:
         with suppress(PermissionError):  # a process of another user
             os.kill(process, 0)  # raises if there is no such process: a killed run left its note
         seconds_left = max(0.0, ends - time.time())
-    total = sum(map(len, plan.values()))
-    return Run(store.directory, total, ended.total(), 0, dict(ended), seconds_left)
+    return Run(store.directory, len(plan), ended.total(), 0, dict(ended), seconds_left)
 
 
 def _row(task: Task, kind: str, outcome: Outcome) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -17,12 +16,8 @@ from isthmus.io.files import exclusive
 from isthmus.io.reading import reading
 from isthmus.paper.study.methods import METRICS
 from isthmus.paper.study.settings import Task
-from isthmus.tables.sources import read_arrow
 
 Row = Mapping[str, Any]
-Plan = dict[tuple[str, str], dict[str, int | None]]
-"""By dataset and method, the ids of the fits that count, each with the position of its settings
-in the grid; None stands for the position that is stored with the result."""
 
 COLUMNS: dict[str, type] = {
     **dict.fromkeys(("id", "dataset", "method", "kind", "parameters"), str),
@@ -53,8 +48,7 @@ class Store:
     """Results of a study in a directory: ``results.sqlite``, with a row of ``results`` per fit.
 
     The table ``plan`` lists the results that count: for each dataset and method, those of the
-    newest run with both. Other results of earlier runs stay in the database. Studies of version
-    0.1.0, in ``results/*.parquet`` and ``plan.json``, can be read and continued.
+    newest run with both. Other results of earlier runs stay in the database.
 
     Parameters
     ----------
@@ -97,17 +91,15 @@ class Store:
         everything : bool
             Include results that no longer count. Without a plan, all results count.
         """
-        files = sorted((self.directory / "results").glob("*.parquet"))
-        rows = [row for path in files for row in _read_parquet(path)]
-        rows = sorted(rows + self._stored(), key=itemgetter("finished"))
-        rows = list({row["id"]: row for row in rows}.values())
-        plan = None if everything else self.plan()
-        if plan is not None:
-            places = {key: place for ids in plan.values() for key, place in ids.items()}
-            rows = [row for row in rows if row["id"] in places]
-            for row in rows:  # the grid may have changed since the fit
-                place = places[row["id"]]
-                row["entry"] = row["entry"] if place is None else place
+        rows, plan = [], {} if everything else self.plan()
+        for *values, digest in self._select(f"SELECT {', '.join(COLUMNS)}, sha256 FROM results"):
+            pairs = zip(COLUMNS.items(), values, strict=True)
+            row = {name: _as(kind, value) for (name, kind), value in pairs}
+            if _digest(row) != digest:
+                raise InvalidInputError(f"{self.path} was altered after it was written. {ADVICE}")
+            if not plan or row["id"] in plan:
+                # The grid may have changed since the fit.
+                rows.append(row | {"entry": plan.get(row["id"], row["entry"])})
         return sorted(rows, key=itemgetter("dataset", "method", "entry", "seed", "id"))
 
     def compact(self) -> None:
@@ -116,36 +108,16 @@ class Store:
             database.commit()
             database.execute("VACUUM")
 
-    def plan(self) -> Plan | None:
-        """Return the ids of the fits that count, or None if there is no plan."""
-        found: Plan = defaultdict(dict)
-        for dataset, method, key, entry in self._select("SELECT * FROM plan ORDER BY rowid"):
-            found[dataset, method][key] = entry
-        old = self.directory / "plan.json"
-        if not found and (old.exists() or old.is_symlink()):
-            with reading(old, "plan of a study", "Remove it; all results count then."):
-                listed = json.loads(old.read_text(encoding="utf-8"))
-                listed.pop("sha256", None)
-                for dataset, methods in listed.items():
-                    for method, ids in methods.items():
-                        found[dataset, method] = dict(ids)
-        return dict(found) or None
+    def plan(self) -> dict[str, int]:
+        """Return the ids of the fits that count, with the positions of their settings."""
+        return dict(self._select("SELECT id, entry FROM plan"))
 
-    def set_plan(self, tasks: Iterable[Task]) -> None:
-        """Let these fits count for their datasets and methods.
-
-        Where there was no plan, all results of other datasets and methods count.
-        """
-        plan: Plan = self.plan() or defaultdict(dict)
-        if not plan:
-            for row in self.read(everything=True):
-                plan[row["dataset"], row["method"]][row["id"]] = None
-        new: Plan = defaultdict(dict)
-        for task in tasks:
-            new[task.dataset, task.method][task.id] = task.entry
-        rows = [(*cell, *each) for cell, ids in {**plan, **new}.items() for each in ids.items()]
+    def set_plan(self, tasks: Collection[Task]) -> None:
+        """Let these fits count for their datasets and methods."""
+        cells = {(task.dataset, task.method) for task in tasks}
+        rows = [(task.dataset, task.method, task.id, task.entry) for task in tasks]
         with self._opened() as database:
-            database.execute("DELETE FROM plan")
+            database.executemany("DELETE FROM plan WHERE dataset = ? AND method = ?", cells)
             database.executemany("INSERT INTO plan VALUES (?, ?, ?, ?)", rows)
 
     def _select(self, query: str) -> list[tuple[Any, ...]]:
@@ -166,16 +138,6 @@ class Store:
                 f"{self.path} is not a database of results, or is damaged: {error}. {ADVICE}"
             ) from None
 
-    def _stored(self) -> list[dict[str, Any]]:
-        rows = []
-        for *values, digest in self._select(f"SELECT {', '.join(COLUMNS)}, sha256 FROM results"):
-            pairs = zip(COLUMNS.items(), values, strict=True)
-            row = {name: _as(kind, value) for (name, kind), value in pairs}
-            if _digest(row) != digest:
-                raise InvalidInputError(f"{self.path} was altered after it was written. {ADVICE}")
-            rows.append(row)
-        return rows
-
 
 def _as(kind: type, value: Any) -> Any:
     try:
@@ -186,12 +148,3 @@ def _as(kind: type, value: Any) -> Any:
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of version 0.1.0."""
-    with reading(path, "file of results", ADVICE):
-        rows: list[dict[str, Any]] = read_arrow(path, "parquet").to_pylist()
-        if rows and not {"id", "dataset", "method", "entry", "seed", "finished"} <= rows[0].keys():
-            raise InvalidInputError(f"{path} holds no results of a study. Move it elsewhere.")
-    return rows

@@ -47,7 +47,7 @@ def _fits(full: bool) -> tuple[Sequence[Row], str]:
     part that needs it.
     """
     if not full:
-        published = recorded("docs/study/results").parent
+        published = recorded("docs/study/results.sqlite").parent
         return Store(published).read(), "of the complete study, as published"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = cache / "isthmus" / "reproduce-study"
