@@ -1,4 +1,4 @@
-"""The figures of a study: mean ranks, a map of scores, and violins of all fits."""
+"""The figures of a study: mean ranks, and violins of all fits."""
 
 from __future__ import annotations
 
@@ -33,19 +33,11 @@ TITLES = {
     "silhouette": "Silhouette",
 }
 OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO", "BasinFlow")
-COLOURS = (
-    style.MEMORY,
-    style.CURVE,
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#7a5195",
-    "#8c6d31",
-)
+COLOURS = [style.MEMORY, style.CURVE, style.GREEN, style.PURPLE, style.YELLOW, style.SKY]
+COLOURS += ["#7a5195", "#8c6d31"]
 ROW_HEIGHT, WIDTH = 0.92, 0.84
-# Fewer fits than this are drawn as dots.
-FEWEST = 5
+RING: dict[str, Any] = {"mfc": style.PAPER, "mec": style.INK, "ms": 5.6, "mew": 1.0, "zorder": 4}
+DIAMOND: dict[str, Any] = {"mfc": style.INK, "mec": style.PAPER, "ms": 4.2, "mew": 0.7, "zorder": 5}
 
 
 def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> dict[str, Figure]:
@@ -60,18 +52,17 @@ def study_figures(rows: Sequence[Row], only: Collection[str] | None = None) -> d
     """
     report = make_report(rows)
     drawings: dict[str, Callable[[], Figure]] = {}
-    compared: dict[str, Comparison] = {}
+    ranked: dict[str, Comparison] = {}
     for kind, word in QUESTIONS.items():
         comparison = report.comparison(kind, "ari")
-        if not comparison.methods:
-            continue
-        compared[f"The number of clusters is {word}"] = comparison
+        if comparison.ranks:
+            ranked[f"The number of clusters is {word}"] = comparison
         for metrics, group in ((LABELLED, "labelled"), (UNLABELLED, "unlabelled")):
             name = f"violins-{kind.removeprefix('K ')}-{group}"
-            drawings[name] = partial(violins, report, kind, metrics)
-    if ranked := {title: each for title, each in compared.items() if each.ranks}:
+            if comparison.methods:
+                drawings[name] = partial(violins, report, kind, metrics)
+    if ranked:
         drawings["critical-difference"] = partial(rank_diagrams, ranked)
-    drawings["scores"] = partial(score_maps, compared)
     return {name: draw() for name, draw in drawings.items() if only is None or name in only}
 
 
@@ -105,47 +96,12 @@ def rank_diagrams(compared: Mapping[str, Comparison]) -> Figure:
 
 
 @styled
-def score_maps(compared: Mapping[str, Comparison]) -> Figure:
-    """Draw scores as shaded numbers: datasets in rows, methods in columns, the best in bold."""
-    datasets = sorted({name for each in compared.values() for name in each.scores.index})
-    figure = style.new_figure(2.0 + 0.29 * len(datasets), gap=0.02)
-    widths = [len(each.methods) for each in compared.values()]
-    grid = figure.subplots(1, len(compared), squeeze=False, width_ratios=widths)
-    for axes, (title, comparison) in zip(grid.flat, compared.items(), strict=True):
-        values = comparison.scores.reindex(datasets).to_numpy()
-        tried = comparison.fits.reindex(datasets, fill_value=0).to_numpy()
-        axes.imshow(
-            np.nan_to_num(values).clip(0, 1), cmap=style.DEPTH, vmin=0, vmax=1, aspect="auto"
-        )
-        for row, column in np.argwhere(tried > 0):
-            value = values[row, column]
-            written, best = "none", False
-            if np.isfinite(value):
-                written = f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
-                best = value >= np.nanmax(values[row]) - 5e-4
-            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5}
-            look |= {"color": style.PAPER if value > 0.72 else style.INK}
-            axes.text(column, row, written, fontweight="bold" if best else "normal", **look)
-        methods, names = comparison.methods, [name.replace("_", " ") for name in datasets]
-        axes.set_xticks(
-            range(len(methods)), methods, rotation=38, ha="right", rotation_mode="anchor"
-        )
-        axes.set_yticks(range(len(datasets)), names)
-        axes.tick_params(length=0, labelcolor=style.INK)
-        axes.spines[:].set_visible(False)
-        axes.label_outer()
-        style.heading(axes, title, "ARI of the fit selected without labels", characters=70, lines=1)
-    return figure
-
-
-@styled
 def violins(report: Report, kind: Kind, metrics: Sequence[str]) -> Figure:
     """Draw the distribution of scores over all fits: datasets in rows, metrics in columns.
 
-    A violin spans the fits of one method; its width is their density. Fewer than five fits are
-    dots. A diamond marks the fit that the method selects, a ring the best fit, and a cross a
-    method without any score. ``n/m`` below a method means that n of m fits have a score. Metrics
-    without a common scale have a logarithmic axis for each dataset.
+    A violin spans the fits of one method; its width is their density. A diamond marks the fit that
+    the method selects, and a ring the best fit. ``n/m`` below a method means that n of m fits have
+    a score. Metrics without a common scale have a logarithmic axis for each dataset.
     """
     tried = report.comparison(kind, metrics[0]).fits
     datasets, methods = tried.index, tried.columns
@@ -156,33 +112,29 @@ def violins(report: Report, kind: Kind, metrics: Sequence[str]) -> Figure:
         chosen, best = (report.comparison(kind, metric, v).scores for v in ("selected", "oracle"))
         for axes, dataset in zip(column, datasets, strict=True):
             shown = product(datasets if bounded else [dataset], methods)
-            values = np.concatenate([fits.get(cell, ()) for cell in shown])
-            _prepare(axes, values, not bounded)
+            _prepare(axes, np.concatenate([fits.get(cell, ()) for cell in shown]), not bounded)
             axes.set(xlim=(-0.6, len(methods) - 0.4), xticks=[])
             for spot, method in enumerate(methods):
                 cell = dataset, method
-                marks = best.loc[cell], chosen.loc[cell]
-                _draw_fits(axes, spot, fits.get(cell, np.empty(0)), tried.loc[cell], marks)
+                _draw_fits(axes, spot, fits.get(cell, np.empty(0)), tried.loc[cell])
+            for scores, marker, look in ((best, "o", RING), (chosen, "D", DIAMOND)):
+                axes.plot(scores.loc[dataset].to_numpy(), marker, **look)
         column[0].set_title(TITLES[metric])
     for axes, dataset in zip(grid[:, 0], datasets, strict=True):
         label = dataset.replace("_", "\n", 1).replace("_", " ")
         axes.set_ylabel(label, rotation=0, ha="right", va="center", color=style.INK, labelpad=6)
     figure.align_ylabels(grid[:, 0])
     handles: list[Any] = [
-        Patch(color=COLOURS[spot % len(COLOURS)], label=name) for spot, name in enumerate(methods)
+        *(Patch(color=_colour(spot), label=name) for spot, name in enumerate(methods)),
+        Line2D([], [], marker="D", ls="", label="selected without labels", **DIAMOND),
+        Line2D([], [], marker="o", ls="", label="best of all fits by this score", **RING),
     ]
-    for marker, face, edge, size, label in (
-        ("D", style.INK, style.PAPER, 6.5, "selected without labels"),
-        ("o", style.PAPER, style.INK, 6.5, "best of all fits by this score"),
-        ("x", style.MUTED, style.MUTED, 6.5, "no score"),
-        (".", style.MUTED, style.MUTED, 9.0, f"one fit, if fewer than {FEWEST}"),
-        ("$n/m$", style.MUTED, "none", 17.0, "n of m fits have a score"),
-    ):
-        look: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size}
-        handles.append(Line2D([], [], color="none", label=label, **look))
-    look = {"fontsize": 10, "handlelength": 1.2, "columnspacing": 1.6}
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), **look)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, fontsize=10)
     return figure
+
+
+def _colour(spot: int) -> str:
+    return COLOURS[spot % len(COLOURS)]
 
 
 def _prepare(axes: Axes, values: NDArray[np.float64], logarithmic: bool) -> None:
@@ -192,8 +144,7 @@ def _prepare(axes: Axes, values: NDArray[np.float64], logarithmic: bool) -> None
         axes.set_yscale("log")
         wide = (high / low) ** 0.12 if high > low else 1.1
         axes.set_ylim(low / wide, high * wide)
-        ticks = [float(f"{value:.2g}") for value in (low, high)]
-        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_yticks([low, high], [f"{tick:.2g}" for tick in (low, high)])
         axes.minorticks_off()
     else:
         pad = 0.12 * (high - low) or 0.1 * (abs(high) or 1.0)
@@ -201,25 +152,15 @@ def _prepare(axes: Axes, values: NDArray[np.float64], logarithmic: bool) -> None
         axes.locator_params(axis="y", nbins=4)
     axes.tick_params(length=2, pad=2, labelsize=8)
     axes.grid(axis="y", color=style.RULE, lw=0.6)
-    axes.set_axisbelow(True)
     axes.spines["left"].set_visible(False)
 
 
-def _draw_fits(
-    axes: Axes, spot: int, fits: NDArray[np.float64], tried: int, marks: tuple[float, float]
-) -> None:
-    """Draw the scores of a method and those of its best and its selected fit."""
-    colour, edge = COLOURS[spot % len(COLOURS)], axes.get_xaxis_transform()
+def _draw_fits(axes: Axes, spot: int, fits: NDArray[np.float64], tried: int) -> None:
+    """Draw the scores of a method, and the number of its fits if some have no score."""
     if len(fits) < tried:
-        look: dict[str, Any] = {"xycoords": edge, "ha": "center", "va": "top", "color": style.MUTED}
-        style.note_at(axes, f"{len(fits)}/{tried}", (spot, 0), (0, -2), fontsize=7.5, **look)
-    if not len(fits):
-        axes.plot([spot], [0.12], "x", transform=edge, color=style.MUTED, ms=5, mew=1.1, zorder=3)
-        return
-    if len(fits) < FEWEST:
-        axes.scatter(np.full(len(fits), spot), fits, s=22, color=colour, lw=0, zorder=3)
-    else:
+        look: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "color": style.MUTED}
+        look |= {"ha": "center", "va": "top", "fontsize": 7.5}
+        style.note_at(axes, f"{len(fits)}/{tried}", (spot, 0), (0, -2), **look)
+    if len(fits):
         parts: Any = axes.violinplot(fits.round(DIGITS), [spot], widths=WIDTH, showextrema=False)
-        parts["bodies"][0].set(color=colour, alpha=1, lw=0.6)
-    axes.plot([spot], marks[:1], "o", mfc=style.PAPER, mec=style.INK, ms=5.6, mew=1.0, zorder=4)
-    axes.plot([spot], marks[1:], "D", mfc=style.INK, mec=style.PAPER, ms=4.2, mew=0.7, zorder=5)
+        parts["bodies"][0].set(color=_colour(spot), alpha=1, lw=0.6)
