@@ -67,14 +67,11 @@ def test_what_is_coloured_is_minus_the_log_of_a_density() -> None:
 
 
 def test_draws_lie_over_the_density_of_their_context():
-    drawn = torch.randn(2, 12, 2)
-    figure = context_samples(small(), some_tasks(), 5, {"Model": ("draws", drawn)}, 0, 21)
-    both = some_tasks().sample(17, torch.Generator().manual_seed(0))
-    for column in range(2):
-        above, below = figure.axes[column], figure.axes[column + 2]
-        expected = [(above, 0, both[column, 5:]), (below, 0, drawn[column])]
-        for axes, line, points in (*expected, (below, 1, both[column, :5])):
-            np.testing.assert_allclose(axes.lines[line].get_xydata(), points, atol=1e-6)
+    contexts, drawn = torch.randn(2, 5, 2), torch.randn(2, 12, 2)
+    figure = context_samples(small(), contexts, {"Model": ("draws", drawn)}, 21)
+    for axes, *points in zip(figure.axes, drawn, contexts, strict=True):
+        for line, expected in zip(axes.lines, points, strict=True):
+            np.testing.assert_allclose(line.get_xydata(), expected, atol=1e-6)
 
 
 def curve(axes: matplotlib.axes.Axes, label: str) -> np.ndarray:

@@ -99,39 +99,25 @@ def context_landscapes(
 
 @styled
 def context_samples(
-    model: ICLEBM,
-    tasks: MixtureTasks,
-    context: int,
-    rows: Mapping[str, tuple[str, Any]],
-    seed: int,
-    resolution: int,
+    model: ICLEBM, contexts: Tensor, rows: Mapping[str, tuple[str, Tensor]], resolution: int
 ) -> Figure:
-    """Draw points (B, n, 2) over the density that a context makes, a row for each title and note.
+    """Draw points over the densities that contexts (B, n, 2) make, in a column for each context.
 
-    Above are the true densities with as many points. Each column is a task.
+    Each row of panels has a title, a note, and points for every context (B, m, 2).
     """
-    draws = min(len(each[0]) for _, each in rows.values())
-    both = tasks.sample(context + draws, torch.Generator().manual_seed(seed))
-    reach = _reach(model, both)
+    reach = 1.1 * max(
+        _reach(model, contexts), *(float(each.abs().max()) for _, each in rows.values())
+    )
     points = grid_points(-reach, reach, resolution)[2]
-    figure = style.new_figure(1.5 + (1 + len(rows)) * 9.2 / max(len(both), 3), gap=0.01)
-    grid = figure.subplots(1 + len(rows), len(both), squeeze=False, sharex=True, sharey=True)
-    for column, (above, *below) in enumerate(grid.T):
-        given, true = to_array(both[column, :context]), to_array(both[column, context:])
-        surfaces = [_surprise(model.condition(given), points, reach)] * len(below)
-        _fill((above, *below), points, [_true_surprise(tasks[column], points), *surfaces])
-        draw_draws(above, true, size=2.6)
-        for axes, (_, each) in zip(below, rows.values(), strict=True):
-            ends = to_array(each[column])
-            draw_draws(axes, ends, size=2.6)
-            _draw_context(axes, given)
-            beyond = (np.abs(ends) > reach).any(1).mean()
-            if beyond:
-                look: dict[str, Any] = {"bbox": {"fc": PAPER, "ec": "none", "pad": 2}}
-                look |= {"xycoords": "axes fraction"}
-                style.note_at(axes, f"{beyond:.0%} beyond the edge", (0, 0), (6, 6), **look)
-    notes = {"Truth": f"{draws} draws each"} | {title: note for title, (note, _) in rows.items()}
-    for axes, (title, note) in zip(grid[:, 0], notes.items(), strict=True):
+    figure = style.new_figure(1.0 + len(rows) * 9.2 / max(len(contexts), 3), gap=0.01)
+    grid = figure.subplots(len(rows), len(contexts), squeeze=False, sharex=True, sharey=True)
+    for place, column in enumerate(grid.T):
+        surface = _surprise(model.condition(contexts[place]), points, reach)
+        _fill(column, points, [surface] * len(rows))
+        for axes, (_, each) in zip(column, rows.values(), strict=True):
+            draw_draws(axes, to_array(each[place]), size=2.6)
+            _draw_context(axes, to_array(contexts[place]))
+    for axes, (title, (note, _)) in zip(grid[:, 0], rows.items(), strict=True):
         style.heading(axes, title, note, lines=1)
     _outer_labels(grid, reach)
     return figure
