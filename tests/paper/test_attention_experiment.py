@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from isthmus.paper.attention import compare_variants, load_runs
 from isthmus.paper.report.registry import recorded
 
@@ -17,3 +19,12 @@ def test_a_good_rate_learns_and_an_absurd_one_diverges():
     assert math.isfinite(bad.largest_logit)
     record = load_runs(recorded("benchmarks/results/attention.json"))
     assert list(record.columns.sort_values()) == list(found.columns.sort_values())
+
+
+@pytest.mark.slow
+def test_runs_at_a_safe_rate_are_those_of_the_record() -> None:
+    """At higher rates rounding decides the outcome."""
+    again = compare_variants(learning_rates=[0.01], seeds=[0], progress=False)
+    record = load_runs(recorded("benchmarks/results/attention.json"))
+    pairs = again.merge(record, on=["variant", "learning_rate", "seed"])
+    assert pairs["loss_x"].tolist() == pytest.approx(pairs["loss_y"].tolist(), rel=0.05)

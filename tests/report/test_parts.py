@@ -174,7 +174,7 @@ def test_training_is_judged_above_the_best_rate_of_plain_attention(
     found["diverged"] = normal & (found.learning_rate == diverging)
     found["largest_logit"] = np.where(normal, 5.0, 100.0)
     found["entanglement"] = 0.4
-    monkeypatch.setattr(attention, "runs_of_the_experiment", lambda *_: (found, "here", {}))
+    monkeypatch.setattr(attention, "runs_of_the_experiment", lambda _: (found, "here"))
     section = attention.attention_training(0)
     assert verdicts(section) == [verdict]
     assert "5 of 5 seeds" in section.observations[0]

@@ -6,11 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from isthmus.errors import DatasetNotFoundError, InvalidInputError
+from isthmus.paper.report.registry import recorded
 from isthmus.paper.study import runner
+from isthmus.paper.study.methods import METHODS, METRICS
+from isthmus.paper.study.runner import fit, prepare
+from isthmus.paper.study.settings import Task
 from isthmus.study import Method, Progress, Settings, Store, combinations, run, status
 
 CHANGING = ["seconds", "peak_megabytes", "finished"]
@@ -167,3 +172,16 @@ def test_what_was_altered_is_noticed(tmp_path: Path) -> None:
     altered(tmp_path, "UPDATE results SET ari = 0.75")
     with pytest.raises(InvalidInputError, match="altered"):
         Store(tmp_path).read()
+
+
+@pytest.mark.slow
+def test_short_fits_on_bundled_data_are_those_that_were_published() -> None:
+    data = {name: prepare(name, 5000) for name in ("iris", "wine", "wisconsin_breast_cancer")}
+    rows = Store(recorded("docs/study/results.sqlite").parent).read()
+    short = [row for row in rows if row["dataset"] in data and (row["seconds"] or 9) <= 1.5]
+    for place in np.random.default_rng(0).permutation(len(short))[:24]:
+        row = short[place]
+        task = Task(row["dataset"], row["method"], row["parameters"], row["seed"], 5000)
+        found = fit(task, METHODS[row["method"]], data[row["dataset"]])
+        for metric in METRICS:
+            assert found[metric] == pytest.approx(row[metric], rel=1e-6, abs=1e-6)

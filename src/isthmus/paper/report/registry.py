@@ -30,8 +30,8 @@ INTRODUCTION = """
 Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), with its numbers,
 the command that made it, and a verdict on each claim. All is computed afresh from the seed below,
 but for the fits of the clustering study (`isthmus study run`) and transformers trained at high
-rates (`python benchmarks/attention.py`), of which samples are repeated (`--full` computes both
-afresh), and for the in-context models (`isthmus icl train`)."""
+rates (`python benchmarks/attention.py`), which `--full` computes afresh, and for the in-context
+models (`isthmus icl train`)."""
 CHAPTERS = {
     "overview": "One energy, three uses",
     "energies": "Energies",

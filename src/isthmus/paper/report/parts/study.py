@@ -1,4 +1,4 @@
-"""The clustering study: published results, a repetition of some fits, and the verdict."""
+"""The clustering study: published results, and the verdict."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from isthmus.io.files import exclusive
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, judged, listed
 from isthmus.paper.study.figures import TITLES, study_figures
-from isthmus.paper.study.methods import BOUNDED, LABELLED, METHODS, METRICS, UNLABELLED
-from isthmus.paper.study.runner import fit, prepare, run
-from isthmus.paper.study.settings import Settings, Task
+from isthmus.paper.study.methods import BOUNDED, LABELLED, METHODS, UNLABELLED
+from isthmus.paper.study.runner import prepare, run
+from isthmus.paper.study.settings import Settings
 from isthmus.paper.study.statistics import MARGIN
 from isthmus.paper.study.store import Row, Store
 from isthmus.paper.study.verdict import CLAIMS, FACTOR, GROWING, Claim, make_report
@@ -30,7 +30,6 @@ from isthmus.paper.study.verdict import CLAIMS, FACTOR, GROWING, Claim, make_rep
 BUNDLED = ("iris", "wine", "wisconsin_breast_cancer")
 # Other outcomes are open.
 OUTCOMES = {"held": True, "did not hold": False}
-REPEATED, SECONDS, EQUAL = 24, 1.5, 1e-6
 ROWS = 5000
 # Seconds that a part waits for another one to run the whole study.
 LONGEST = 7 * 86400.0
@@ -59,13 +58,11 @@ def _fits(full: bool) -> tuple[Sequence[Row], str]:
 
 
 def study_ranks(seed: int, full: bool = False) -> Section:
-    """Draw mean ranks, judge claims of equivalence, and repeat a seeded choice of fits."""
+    """Draw mean ranks and judge claims of equivalence."""
     rows, source = _fits(full)
     report = make_report(rows)
     claims = [report.claim(statement=each) for each in CLAIMS]
     paper, from_kmeans, *_ = claims
-    repeated = {} if full else repeat(rows, seed)
-    again = "" if full else f"; {repeated['equal']} of {repeated['fits']} repeated fits are equal"
     findings = tuple(
         judged(
             f"competitive-{group}",
@@ -82,12 +79,11 @@ def study_ranks(seed: int, full: bool = False) -> Section:
     return Section(
         "Mean ranks by the adjusted Rand index of the fit that each method selects; bars join "
         "methods that do not differ significantly. Competitive is what a one-sided signed-rank "
-        f"test shows to be worse by less than {MARGIN:g}. From {len(rows):,} fits {source}{again}.",
+        f"test shows to be worse by less than {MARGIN:g}. From {len(rows):,} fits {source}.",
         study_figures(rows, ["critical-difference"])["critical-difference"],
         {
             "fits": len(rows),
             "source": source,
-            "done_again": repeated,
             "claim_under_scores_with_a_common_scale": paper.outcomes,
             "grid_by_method": {
                 name: {
@@ -200,22 +196,3 @@ def clusters_found(X: NDArray[Any], seed: int) -> tuple[int, int]:
     tried = [ClAMCRP(beta=beta, random_state=seed).fit(X) for beta in betas]
     best = min(tried, key=lambda model: model.objective_)  # minus the log evidence
     return ClAMCRP(random_state=seed).fit(X).n_clusters_, best.n_clusters_
-
-
-def repeat(rows: Sequence[Row], seed: int) -> dict[str, Any]:
-    """Repeat some of the short fits on bundled data, and count those with equal scores."""
-    short = [
-        row
-        for row in rows
-        if row["dataset"] in BUNDLED and row["status"] == "ok" and row["seconds"] <= SECONDS
-    ]
-    order = np.random.default_rng(seed).permutation(len(short))[:REPEATED]
-    data = {name: prepare(name, ROWS) for name in BUNDLED}
-    unequal = []
-    for row in (short[place] for place in order):
-        task = Task(row["dataset"], row["method"], row["parameters"], row["seed"], ROWS)
-        found = fit(task, METHODS[row["method"]], data[row["dataset"]])
-        ours, theirs = (np.array([each[m] for m in METRICS], float) for each in (found, row))
-        if not np.allclose(ours, theirs, rtol=EQUAL, atol=EQUAL, equal_nan=True):
-            unequal.append(f"{row['dataset']}, {row['method']}, {row['parameters']}")
-    return {"fits": len(order), "equal": len(order) - len(unequal), "unequal": unequal}
