@@ -132,31 +132,6 @@ def capacity_bounds(dims: Iterable[int], measured: Mapping[str, Mapping[int, flo
     return figure
 
 
-@styled
-def kde_and_hopfield(on: Any, off: Any, queries: Any, sigma: float) -> Figure:
-    """Draw paths of queries in a KDE and in a network, with patterns on a circle and off it."""
-    figure, starts = style.new_figure(6.3), to_array(queries)
-    grid = figure.subplots(1, 2)
-    reach = 1.12 * max(float(abs(to_array(each)).max()) for each in (on, off, starts))
-    for axes, patterns, title in zip(grid, (on, off), ("Equal", "Unequal"), strict=True):
-        kde, network = (
-            ist.GaussianKDE(patterns, sigma),
-            ist.ModernHopfield(patterns, beta=1 / sigma**2),
-        )
-        land.draw_energy(axes, kde, reach)
-        for energy, colour, line in ((kde, style.INK, "-"), (network, style.YELLOW, "--")):
-            paths = land.paths_of(energy, starts)[0]
-            axes.plot(*paths.T, line, color=colour, lw=1.6)
-            axes.plot(*paths[:, -1].T, "o", color=colour, ms=5, mec=style.PAPER, mew=0.6, zorder=7)
-        axes.plot(*starts.T, "o", ms=4, mfc=style.PAPER, mec=style.INK, mew=0.8, zorder=5)
-        land.draw_memories(axes, to_array(patterns))
-        style.heading(
-            axes, f"{title} lengths", "KDE: dark. Modern Hopfield network: dashed.", lines=1
-        )
-        style.label_plane(axes)
-    return figure
-
-
 # Of clusters, in Okabe and Ito's colours. Green always means "new".
 CLUSTERS = (style.CURVE, style.PURPLE, style.YELLOW, style.SKY, "#7a5195", "#8c6d31")
 FLOOR = 1e-12

@@ -16,7 +16,7 @@ from torch import Tensor
 import isthmus as ist
 from isthmus import capacity
 from isthmus.capacity import basins, capacity_bound
-from isthmus.figures import phase_plot
+from isthmus.figures import landscapes_2d, phase_plot
 from isthmus.figures.landscapes import ring
 from isthmus.paper import figures
 from isthmus.paper.phases import all_thresholds
@@ -211,20 +211,23 @@ def phases(seed: int, full: bool = False) -> Section:
 
 
 def hopfield_equivalence(seed: int, full: bool = False) -> Section:
-    """Compare Gaussian KDE and modern Hopfield network on a circle and off it."""
+    """Compare Gaussian KDE and modern Hopfield network."""
     sigma = 0.5
-    circle = 1.5 * torch.as_tensor(ring(5, 1.0, turn=0.2))
-    uneven = circle * torch.tensor([1.0, 0.55, 1.25, 0.8, 1.4], dtype=torch.float64)[:, None]
-    queries = torch.as_tensor(ring(9, 2.1, turn=0.35))
+    lengths = 1.5 * torch.tensor([1.0, 0.55, 1.25, 0.8, 1.4], dtype=torch.float64)
+    patterns = lengths[:, None] * torch.as_tensor(ring(5, 1.0, turn=0.2))
+    energies = {
+        "Gaussian KDE": ist.GaussianKDE(patterns, sigma),
+        "Modern Hopfield": ist.ModernHopfield(patterns, beta=1 / sigma**2),
+    }
     found = equal_to_hopfield_on_the_sphere(torch.Generator().manual_seed(seed))
     on_the_sphere, anywhere = (
         max(found.numbers[f"{each}_gap_{place}"] for each in ("energy", "update")) <= EXACT
         for place in ("on_a_sphere", "anywhere")
     )
     return Section(
-        "Paths of the Gaussian KDE (dark) and of the modern Hopfield network with beta = 1/sigma^2 "
-        "(bright, dashed), with patterns of equal and of unequal lengths.",
-        figures.kde_and_hopfield(circle, uneven, queries, sigma),
+        "The Gaussian KDE and the modern Hopfield network with beta = 1/sigma^2, with patterns of "
+        "unequal lengths. With equal lengths, energies and paths are the same.",
+        landscapes_2d(energies, patterns, ring(9, 2.1, turn=0.35)),
         findings=(
             judged("equivalent-on-a-sphere", f"{found.shown} (E13)", on_the_sphere),
             judged(
