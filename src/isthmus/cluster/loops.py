@@ -15,9 +15,6 @@ import numpy as np
 
 from isthmus.compiled import compiled
 
-# A query at this squared distance from a pattern, over its squared length, is that pattern.
-ROUNDING = 1e-26
-
 
 @compiled
 def _moves(indptr, indices, weights, masses, labels, gamma):
@@ -136,54 +133,6 @@ def minimise(indptr, indices, weights, masses, labels, gamma, rounds, seed):
         if moved == 0:
             break
     return size
-
-
-@compiled
-def recalled(queries, patterns, log_weights, neighbours, target):
-    """Return the softmax of entropy `target` over neighbours, and the place of a match or -1."""
-    n, k = neighbours.shape
-    shares = np.empty((n, k))
-    matches = np.full(n, -1)
-    gaps = np.empty(k)
-    for i in range(n):
-        lowest, mean, square = np.inf, 0.0, 0.0
-        for d in range(queries.shape[1]):
-            square += queries[i, d] ** 2
-        for t in range(k):
-            gaps[t] = 0.0
-            for d in range(queries.shape[1]):
-                gaps[t] += (queries[i, d] - patterns[neighbours[i, t], d]) ** 2
-            if gaps[t] < lowest:
-                lowest = gaps[t]
-                if lowest <= ROUNDING * square:
-                    matches[i] = t
-        for t in range(k):
-            gaps[t] -= lowest
-            mean += gaps[t] / k
-        beta = 1.0 / mean if mean > 0 else 1.0
-        smallest, largest = 0.0, np.inf
-        for _ in range(60):
-            top = -np.inf
-            for t in range(k):
-                shares[i, t] = log_weights[neighbours[i, t]] - beta * gaps[t]
-                top = max(top, shares[i, t])
-            total, spread = 0.0, 0.0
-            for t in range(k):
-                shares[i, t] = np.exp(shares[i, t] - top)
-                total += shares[i, t]
-                spread += shares[i, t] * beta * gaps[t]
-            for t in range(k):
-                shares[i, t] /= total
-            entropy = np.log(total) + top + spread / total
-            if abs(entropy - target) < 1e-4:
-                break
-            if entropy > target:
-                smallest = beta
-                beta = 2 * beta if largest == np.inf else (beta + largest) / 2
-            else:
-                largest = beta
-                beta = (beta + smallest) / 2
-    return shares, matches
 
 
 @compiled

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array, eye_array
+from scipy.special import logsumexp
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NearestNeighbors
@@ -15,8 +16,12 @@ from sklearn.utils.extmath import randomized_svd
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+# A query at this squared distance from a pattern, over its squared length, is that pattern.
+ROUNDING = 1e-26
 # The entropy of a retrieval is the logarithm of this share of its neighbours.
 FLATNESS = 0.6
+# Steps of the bisection for it: numerical precision.
+SEARCH_STEPS = 60
 # Patterns recalled by a row: few, since a cluster of fewer rows cannot be found; and memories.
 ROW_NEIGHBOURS, MEMORY_NEIGHBOURS = 15, 10
 # Budgets of computation: the rows that clusters are found on, and up to which each is a memory; the
@@ -125,13 +130,29 @@ def recall(
     queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int, others: bool = False
 ) -> tuple[csr_array, IntArray]:
     """Return the shares (n, M), and the entry of each query's match within its row, or -1."""
-    from isthmus.cluster.loops import recalled
-
     neighbours = nearest(queries, patterns, k, others)
-    target = np.log(max(FLATNESS * k, 1.0))
-    shares, matches = recalled(queries, patterns, np.log(weights), neighbours, target)
+    away = (np.square(queries - patterns[each]).sum(1) for each in neighbours.T)
+    gaps = np.stack([*away], 1)
+    lowest = gaps.min(1, keepdims=True)
+    is_stored = lowest[:, 0] <= ROUNDING * np.square(queries).sum(1)
+    gaps -= lowest
+    mean, logs = gaps.mean(1, keepdims=True), np.log(weights)[neighbours]
+    beta = np.where(mean > 0, 1 / np.where(mean > 0, mean, 1), 1.0)
+    smallest, largest, target = 0 * beta, beta + np.inf, np.log(max(FLATNESS * k, 1.0))
+    for _ in range(SEARCH_STEPS):
+        logits = logs - beta * gaps
+        total = logsumexp(logits, axis=1, keepdims=True)
+        shares = np.exp(logits - total)
+        excess = total + beta * (shares * gaps).sum(1, keepdims=True) - target
+        if np.all(np.abs(excess) < 1e-4):
+            break
+        smallest = np.where(excess > 0, beta, smallest)
+        largest = np.where(excess > 0, largest, beta)
+        moved = np.where(np.isinf(largest), 2 * beta, (smallest + largest) / 2)
+        beta = np.where(np.abs(excess) < 1e-4, beta, moved)
     places = np.arange(0, neighbours.size + 1, k)
     shape = len(queries), len(patterns)
+    matches = np.where(is_stored, gaps.argmin(1), -1)
     return csr_array((shares.ravel(), neighbours.ravel(), places), shape), matches
 
 
