@@ -17,16 +17,13 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Drawn = tuple[Array, Array, Codes, Codes]  # context and fresh numbers, context and fresh codes
 
-# Shares of the families of joint densities.
-SHARES = {"mixture": 0.33, "network": 0.39, "copula": 0.12, "factor": 0.09, "regimes": 0.07}
 # Shares of tables in which no column is warped, few are, most are, and all are.
 WARPED = (0.3, 0.25, 0.25, 0.2)
 # Share of tables whose context keeps exact ties, and of tables with outliers.
 TIED, OUTLIERS = 0.2, 0.1
 # The most standard deviations of the context that a row may lie away from its mean.
 FARTHEST = 1e3
-# Shares of the ways to make a category, and of tables in which categories move numbers.
-WAYS = {"bins": 0.27, "response": 0.33, "cluster": 0.13, "child": 0.13, "noise": 0.14}
+# Share of tables in which categories move numbers.
 MOVED = 0.5
 # Share of tables whose last column is a response to the others, and of gaps that depend on values.
 RESPONSES, GAPS_BY_VALUE = 0.4, 0.4
@@ -54,7 +51,7 @@ def draw_batch(
     """Draw tables of `size` context rows of numbers, with gaps, and `rows` fresh rows of each."""
 
     def draw() -> Drawn:
-        family = FAMILIES[rng.choice(list(FAMILIES), p=list(SHARES.values()))]
+        family = _chosen(rng, FAMILIES)
         x = _finished(rng, family(rng, size + rows, numbers), size)
         if missing:
             x[:size][rng.random((size, numbers)) < missing] = np.nan
@@ -139,15 +136,13 @@ def _draw_table(
 ) -> tuple[Array, Codes]:
     """Return numbers and codes of the context and the fresh rows of one random density."""
     count, hidden = size + rows, max(0, min(categories, 3) + int(rng.integers(0, 3)) - numbers // 2)
-    family = FAMILIES[rng.choice(list(FAMILIES), p=list(SHARES.values()))]
-    latent = standard(family(rng, count, max(1, numbers + hidden)))
+    latent = standard(_chosen(rng, FAMILIES)(rng, count, max(1, numbers + hidden)))
     codes = np.empty((count, categories), np.int64)
-    names = rng.choice(list(WAYS), categories, p=list(WAYS.values()))
+    ways = _chosen(rng, CATEGORIES, categories)
     respond = rng.random() < responses
-    for column, name in enumerate(names):
-        if column == categories - 1 and respond:
-            name = "response"
-        made = CATEGORIES[name](rng, latent, codes[:, :column])
+    for column, way in enumerate(ways):
+        way = _from_response if column == categories - 1 and respond else way
+        made = way(rng, latent, codes[:, :column])
         flipped = rng.random(count) < (rng.uniform(0, 0.3) if rng.random() < 0.3 else 0)
         codes[:, column] = np.where(flipped, rng.permutation(made), made)
     x = latent[:, :numbers]
@@ -172,6 +167,11 @@ def _finished(rng: Generator, x: Array, size: int) -> Array:
     step = column_resolution(torch.from_numpy(x[:size])).numpy()
     step = np.where(step > 0, np.maximum(step, 0.004), 0.0)
     return np.concatenate([x[:size], x[size:] + noise[size:] * step])
+
+
+def _chosen(rng: Generator, shares: dict[Any, float], count: int | None = None) -> Any:
+    """Draw one of the keys, or `count` of them, with their shares."""
+    return rng.choice(np.array([*shares]), count, p=[*shares.values()])
 
 
 def standard(x: Array) -> Array:
@@ -309,13 +309,8 @@ def _regimes(rng: Generator, count: int, columns: int) -> Array:
     return x
 
 
-FAMILIES: dict[str, Callable[[Generator, int, int], Array]] = {
-    "mixture": _mixture,
-    "network": _network,
-    "copula": _copula,
-    "factor": _factor,
-    "regimes": _regimes,
-}
+# The families of joint densities, with their shares.
+FAMILIES = {_mixture: 0.33, _network: 0.39, _copula: 0.12, _factor: 0.09, _regimes: 0.07}
 
 
 def _warp_columns(rng: Generator, x: Array) -> Array:
@@ -503,10 +498,5 @@ def _child(rng: Generator, latent: Array, codes: Codes) -> Codes:
     return (table.cumsum(1)[parent] < rng.random((len(parent), 1))).sum(1).clip(0, values - 1)
 
 
-CATEGORIES: dict[str, Callable[[Generator, Array, Codes], Codes]] = {
-    "bins": _bins,
-    "response": _from_response,
-    "cluster": _cluster,
-    "child": _child,
-    "noise": _unrelated,
-}
+# The ways to make a category, with their shares.
+CATEGORIES = {_bins: 0.27, _from_response: 0.33, _cluster: 0.13, _child: 0.13, _unrelated: 0.14}
