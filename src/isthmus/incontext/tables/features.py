@@ -214,11 +214,14 @@ def read_categories(
     relevance, is_target, same = _about_target(found, one_hot, association, target)
     surprise = -(frequency + 1 / (size + 1)).log()
     pair, disagreement = _pairs(x, one_hot, surprise, relevance, same)
-    gain = _gains(found.pair[..., 5], disagreement, one_hot, frequency, known, target, numbers)
+    near = max(1, min(size - 1, round(math.sqrt(size))))
+    of_category = target is not None and target >= numbers
+    others = disagreement - of_category * (1 - same[..., 0]) / max(1, columns)
+    gain = _gains(found.pair[..., 5], others, one_hot, frequency, near) * known
     apart = association - torch.diag_embed(association.diagonal(dim1=1, dim2=2))
     strongest = apart.amax(-1) if apart.shape[-1] else apart.sum(-1)
-    others = max(1, columns + numbers - 1)
-    told = torch.stack([strongest, apart.sum(-1) / others, relevance, is_target], -1)
+    mean = apart.sum(-1) / max(1, columns + numbers - 1)
+    told = torch.stack([strongest, mean, relevance, is_target], -1)
     own = [
         (flags * surprise[:, None]).sum(-1) - 1,
         (flags * (frequency * held[..., None] + 1e-9).log()[:, None]).sum(-1) / 4,
@@ -228,10 +231,20 @@ def read_categories(
     whole = [counts.to(dtype).log() / 2 - 0.5, entropy - 1]
     each = torch.cat([torch.stack(whole, -1), told[:, numbers:]], -1)[:, None]
     mean_gain = (gain.sum(1, keepdim=True) * (1 / held)[:, None]).expand_as(gain)
-    here = known[..., None]
-    parts = [torch.stack(own, -1) * here, each.expand(-1, size, -1, -1), mean_gain[..., None]]
-    cell = torch.cat([*parts, 1 - here], -1)
-    row = _rows(cell, disagreement, mean_gain, is_target, (size, numbers, columns), target)
+    here, same_column = known[..., None], each.expand(-1, size, -1, -1)
+    told_here = torch.stack(own, -1) * here
+    cell = torch.cat([told_here, same_column, mean_gain[..., None], 1 - here], -1)
+    ordered, aim = disagreement.sort(-1).values, is_target[:, None, numbers:]
+    some = float(columns > 0)
+    means = cell.mean(2) if columns else cell.new_zeros(len(cell), size, cell.shape[-1])
+    parts = [
+        *(means[..., feature] for feature in (0, 2, -1)),
+        *(some * ordered[..., rank] for rank in (1, near)),
+        *((each * aim).sum(-1) for each in (mean_gain, cell[..., 2])),
+    ]
+    shares = [min(columns, 24) / 8, columns / (columns + numbers)]
+    for value in (*shares, float(target is not None), float(of_category)):
+        parts.append(torch.full_like(parts[0], value))
     score = (apart.sum(-1) + 100 * relevance + 1e6 * is_target)[:, numbers:]
     return Categories(
         one_hot=one_hot,
@@ -240,7 +253,7 @@ def read_categories(
         frequency=frequency,
         cell=cell,
         number_cell=told[:, None, :numbers].expand(-1, size, -1, -1),
-        row=row,
+        row=torch.stack(parts, -1),
         pair=pair,
         grouped=score.topk(min(GROUPED, columns), -1).indices,
     )
@@ -314,59 +327,14 @@ def _pairs(
 
 
 def _gains(
-    squares: Tensor,
-    disagreement: Tensor,
-    one_hot: Tensor,
-    frequency: Tensor,
-    known: Tensor,
-    target: int | None,
-    numbers: int,
+    squares: Tensor, disagreement: Tensor, one_hot: Tensor, frequency: Tensor, near: int
 ) -> Tensor:
     """Return how much better neighbours predict each category than its frequency, in nats."""
     size, columns = one_hot.shape[1:3]
-    if not columns:
-        return known
-    if target is not None and target >= numbers:
-        one = one_hot[:, :, target - numbers]
-        disagreement = disagreement - (1 - one @ one.transpose(1, 2)) / columns
-    near = max(1, min(size - 1, round(math.sqrt(size))))
     unit = squares.kthvalue(near + 1, -1, keepdim=True).values + 1e-2
     logits = -2 * squares / unit - 2 * min(columns, 8) * disagreement
     logits = logits + torch.diag_embed(logits.new_full((size,), -torch.inf))
     near_share = (logits.softmax(-1) @ one_hot.flatten(2)).view_as(one_hot)
     told = (near_share * one_hot).sum(-1) + 0.02
     plain = (frequency[:, None] * one_hot).sum(-1) + 0.02
-    return (told / plain).log().clamp(-4, 4) * known
-
-
-def _rows(
-    cell: Tensor,
-    disagreement: Tensor,
-    mean_gain: Tensor,
-    is_target: Tensor,
-    shape: tuple[int, int, int],
-    target: int | None,
-) -> Tensor:
-    """Return features of rows. (B, n, MIXED_ROW)"""
-    size, numbers, columns = shape
-    near = max(1, min(size - 1, round(math.sqrt(size))))
-    ordered = disagreement.sort(-1).values
-    aim = is_target[:, None, numbers:]
-    some = float(columns > 0)
-    means = cell.mean(2) if columns else cell.new_zeros(len(cell), size, cell.shape[-1])
-    parts = [
-        means[..., 0],
-        means[..., 2],
-        means[..., -1],
-        some * ordered[..., 1],
-        some * ordered[..., near],
-        (mean_gain * aim).sum(-1),
-        (cell[..., 2] * aim).sum(-1),
-    ]
-    constants = [
-        min(columns, 24) / 8,
-        columns / (columns + numbers),
-        float(target is not None),
-        float(target is not None and target >= numbers),
-    ]
-    return torch.stack([*parts, *(torch.full_like(parts[0], value) for value in constants)], -1)
+    return (told / plain).log().clamp(-4, 4)
