@@ -283,12 +283,13 @@ class ConditionedTable:
         flat = levels.reshape(-1)
         found = self._by_line(asked, x, seen, lambda line, _: _quantiles(line, flat), len(flat))
         zone, shape = getattr(asked.dtype, "tz", None), (len(x), *levels.shape)
-        if asked.kind != "time" or zone is None:
-            return (stamps(found) if asked.kind == "time" else found).reshape(shape)
-        import pandas as pd
+        found = stamps(found) if asked.kind == "time" else found
+        if zone is not None:
+            import pandas as pd
 
-        utc = pd.Series(stamps(found.reshape(-1))).dt.tz_localize("UTC")
-        return utc.dt.tz_convert(zone).to_numpy().reshape(shape)
+            utc = pd.Series(found.reshape(-1)).dt.tz_localize("UTC")
+            found = utc.dt.tz_convert(zone).to_numpy()
+        return found.reshape(shape)
 
     def interval(self, column: Any, level: float = 0.9, rows: Any = None) -> tuple[Any, Any]:
         """Return the ends, (m,) each, of the central interval with the probability `level`."""
@@ -321,33 +322,23 @@ class ConditionedTable:
         frame, x, seen = self._explained(self._frame(rows))
         filled, result = self.energy._conditional_mean(x, seen), frame.copy()
         for name, each in self._columns.items():
-            gaps = ~seen[:, each.at].numpy()
+            gaps, cells = ~seen[:, each.at].numpy(), frame[name]
             if not gaps.any():
                 continue
             if each.values is not None:
                 best = self._shares(each, x, seen).argmax(1)[gaps]
                 values: Any = np.array(each.values, dtype=object)[best]
+                if isinstance(cells.dtype, pd.CategoricalDtype):
+                    cells = cells.cat.add_categories(set(values) - set(cells.cat.categories))
             else:
                 values = filled[:, each.at].numpy()[gaps]
-            if gaps.all():
-                result[name] = _typed(each, values).set_axis(frame.index)
-                continue
-            column = frame[name].copy()
-            if each.kind == "time":
-                kind = column.dtype if column.dtype.kind == "M" else each.dtype
-                values = as_times(values, kind).to_numpy()
-            elif each.dtype.kind in "iu":
-                values = np.round(values)
-            if each.kind == "category" and column.dtype.kind in "iuf":
-                column = column.astype(object)  # numbers that are given for a category
-            if isinstance(column.dtype, pd.CategoricalDtype):
-                column = column.cat.add_categories(set(values) - set(column.cat.categories))
-            if column.dtype.kind in "iu" and each.dtype.kind not in "iu":
-                column = column.astype(np.float64)  # whole numbers with gaps, of a column of others
-            if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f":
-                values = np.asarray(values).astype(column.dtype)
-            column[gaps] = values
-            result[name] = column.infer_objects()
+            is_given = cells.dtype.kind == "M" and not gaps.all()
+            typed = _typed(each._replace(dtype=cells.dtype) if is_given else each, values)
+            if not gaps.all():
+                both = cells.astype(object)
+                both[gaps] = typed.astype(object).to_numpy()
+                typed = _held(both, cells.dtype).infer_objects()
+            result[name] = typed.set_axis(frame.index)
         return result
 
     def sample(self, n: int, given: Mapping[Any, Any] | None = None, seed: int = 0) -> pd.DataFrame:
@@ -372,9 +363,9 @@ class ConditionedTable:
         for name, value in known.items():
             each = self._columns[name]
             value = pd.to_numeric(value) if each.kind == "number" else value
-            given = pd.Series([value] * n, dtype=object)
+            same = pd.Series([value] * n, dtype=object)
             is_time = each.kind == "time"
-            columns[name] = _typed(each, seconds(given)) if is_time else _held(given, each.dtype)
+            columns[name] = _typed(each, seconds(same)) if is_time else _held(same, each.dtype)
         return pd.DataFrame({name: columns[name] for name in self.columns})
 
     def ask(
@@ -603,7 +594,7 @@ def _held(column: pd.Series, dtype: Any) -> pd.Series:
     """Return a column of objects as one of a type that holds them, or else of a type of theirs."""
     with suppress(TypeError, ValueError):
         typed = column.astype(dtype)
-        if bool((typed.astype(object) == column).all()):
+        if dtype.kind == "f" or bool((typed.astype(object) == column).all()):
             return typed
     return column.infer_objects()
 
