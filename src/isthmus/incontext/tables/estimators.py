@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax
@@ -31,6 +32,7 @@ from isthmus.incontext.tables.questions import ConditionedTable, read_frame, rea
 from isthmus.memories.table_mixture import StudentMixture, TableMixture
 from isthmus.plotting import Plottable
 from isthmus.rows import checked_table
+from isthmus.scaling import Scaling
 from isthmus.tables.encoding import as_frame, is_mixed
 from isthmus.validation import as_count, as_number, as_numbers, as_seed, require_kind
 
@@ -251,16 +253,10 @@ class _TablePredictor(_OfTables):
     def _features(self, rows: Any, reset: bool = False) -> Array:
         """Return numbers in standard units, gaps at their mean, and indicators of categories."""
         _, x, seen, _ = self.table_._asked(TARGET, rows)
-        count = self.table_.energy.n_numbers
-        known = seen[:, :count].numpy()
-        numbers = np.where(known, x[:, :count].numpy(), 0.0)
-        with np.errstate(over="ignore"):
-            if reset:
-                shares = known / np.maximum(known.sum(0), 1)
-                self._centre = (shares * numbers).sum(0)
-                spread = np.sqrt((shares * (numbers - self._centre) ** 2).sum(0))
-                self._scale = np.where(spread > 0, spread, 1)
-            standard = np.where(known, (numbers - self._centre) / self._scale, 0.0)
+        numbers = torch.where(seen, x, torch.nan)[:, : self.table_.energy.n_numbers].numpy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._scaling = Scaling.of(numbers) if reset else self._scaling
+            standard = np.nan_to_num(self._scaling.into(numbers))
         indicators = self.table_.energy._flags(x, seen)[:, :-1].numpy()
         return np.concatenate([np.clip(standard, -LARGEST, LARGEST), indicators], 1)
 

@@ -601,43 +601,35 @@ def _held(column: pd.Series, dtype: Any) -> pd.Series:
 
 def _quantiles(line: LineAt, levels: Array) -> Array:
     """Return quantiles of each row's mixture, by Newton's method in a bracket. (q, Q)"""
-    found = np.empty((len(line.centres), len(levels)))
+    found, inner = np.empty((len(line.centres), len(levels))), np.clip(levels, 1e-12, 1 - 1e-12)
     parts = line.log_weights.exp().numpy(), line.centres.numpy(), line.scales.numpy()
     for row, weights in enumerate(parts[0]):
         order = np.argsort(-weights)
         kept = order[: 1 + int(np.searchsorted(weights[order].cumsum(), 1 - LEAST_SHARE))]
         kept = kept[np.argsort(parts[1][row, kept])]
         weight, centre, scale = (part[row, kept] for part in parts)
-        found[row] = _quantiles_of_one(weight / weight.sum(), centre, scale, line.dof.numpy()[kept],
-                                       levels)  # fmt: skip
+        weight, dof = weight / weight.sum(), line.dof.numpy()[kept]
+        x = np.interp(levels, np.cumsum(weight) - 0.5 * weight, centre)
+        unit = special.gammaln(0.5 * (dof + 1)) - special.gammaln(0.5 * dof)
+        height = weight * np.exp(unit) / np.sqrt(np.pi * dof) / scale
+        ends = centre + scale * special.stdtrit(dof, inner[:, None])
+        # Near the solution by a distribution function that is fast, then by the exact one.
+        for cdf in (_approximate_cdf, special.stdtr):
+            low, high = ends.min(1), ends.max(1)
+            x = np.clip(x, low, high)
+            for _ in range(MOST_STEPS):
+                distance = (x[:, None] - centre) / scale
+                excess = cdf(dof, distance) @ weight - levels
+                if np.all((np.abs(excess) <= TOLERANCE) | (high <= low)):
+                    break
+                low, high = np.where(excess < 0, x, low), np.where(excess >= 0, x, high)
+                slope = ((1 + distance**2 / dof) ** (-0.5 * (dof + 1))) @ height
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    moved = x - excess / slope
+                x = np.where((moved > low) & (moved < high), moved, 0.5 * low + 0.5 * high)
+        found[row] = x
+    found[:, levels <= 0], found[:, levels >= 1] = -np.inf, np.inf
     return found
-
-
-def _quantiles_of_one(
-    weight: Array, centre: Array, scale: Array, dof: Array, levels: Array
-) -> Array:
-    """Return quantiles of Student-t components in the order of their centres. (Q,)"""
-    x = np.interp(levels, np.cumsum(weight) - 0.5 * weight, centre)
-    unit = special.gammaln(0.5 * (dof + 1)) - special.gammaln(0.5 * dof)
-    height = weight * np.exp(unit) / np.sqrt(np.pi * dof) / scale
-    inner = np.clip(levels, 1e-12, 1 - 1e-12)
-    ends = centre + scale * special.stdtrit(dof, inner[:, None])
-    # Near the solution by a distribution function that is fast, then by the exact one.
-    for cdf in (_approximate_cdf, special.stdtr):
-        low, high = ends.min(1), ends.max(1)
-        x = np.clip(x, low, high)
-        for _ in range(MOST_STEPS):
-            distance = (x[:, None] - centre) / scale
-            excess = cdf(dof, distance) @ weight - levels
-            if np.all((np.abs(excess) <= TOLERANCE) | (high <= low)):
-                break
-            low, high = np.where(excess < 0, x, low), np.where(excess >= 0, x, high)
-            slope = ((1 + distance**2 / dof) ** (-0.5 * (dof + 1))) @ height
-            with np.errstate(divide="ignore", invalid="ignore"):
-                moved = x - excess / slope
-            x = np.where((moved > low) & (moved < high), moved, 0.5 * low + 0.5 * high)
-    result: Array = np.where(levels <= 0, -np.inf, np.where(levels >= 1, np.inf, x))
-    return result
 
 
 def _approximate_cdf(dof: Array, distance: Array) -> Array:
