@@ -2,11 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 
-from isthmus.cluster import ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
 from isthmus.cluster.data import RowSample
-from isthmus.errors import InvalidInputError
 
 
 def test_one_row(make, blobs):
@@ -73,21 +70,6 @@ def test_far_off_queries_get_an_answer(make, blobs):
     if hasattr(model, "novelty"):
         np.testing.assert_allclose(model.novelty(far), 1)
         np.testing.assert_allclose(model.novelty(1e200 * far), 1)
-
-
-@pytest.mark.parametrize(
-    ("ask", "words"),
-    [
-        (lambda X: ClAMCRP(beta=1e308).fit(X), "beta"),
-        (lambda X: ClAMCRPELBO(init=[[1e200] * X.shape[1]]).fit(X), "finite means"),
-        (lambda X: ClAM(2, random_state=0).fit(X).score(X, sample_weight=np.inf), "sample_weight"),
-        (lambda X: ClAMELBO(2).fit(X, sample_weight=np.inf), "sample_weight"),
-        (lambda X: ClAM(2).fit(torch.from_numpy(X).to(torch.complex128).conj()), "[Cc]omplex"),
-    ],
-)
-def test_numbers_without_an_answer_are_refused(ask, words):
-    with pytest.raises(InvalidInputError, match=words):
-        ask(np.random.default_rng(0).normal(size=(12, 2)))
 
 
 def test_rows_stay_distinct_beside_a_column_of_huge_numbers():

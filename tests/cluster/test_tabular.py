@@ -219,33 +219,6 @@ def test_one_cluster_is_explained_too(dim: int, reason: str) -> None:
     assert "level 0.01" in str(found)
 
 
-@pytest.mark.parametrize(
-    ("frame", "words"),
-    [
-        (IRIS.data.assign(kind="x"), "isthmus.tables.encode"),
-        (pd.DataFrame(X[:, :2], columns=["a", "a"]), "same name"),
-    ],
-)
-def test_tables_without_a_number_or_a_name_for_each_column_are_refused(frame, words) -> None:
-    with pytest.raises(InvalidInputError, match=words):
-        TableModel.fit(frame)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"method": "crp", "n_clusters": 3},
-        {"n_clusters": 3, "alpha": 1},
-        {"bandwidth": 1},
-        {"sigma": 1},
-        {"method": "kde", "sigma": 1, "beta": 1},
-    ],
-)
-def test_settings_that_do_not_belong_together_are_refused(options: dict) -> None:
-    with pytest.raises(InvalidInputError):
-        TableModel.fit(X, **options)
-
-
 def plain_agreement(rows: np.ndarray, n_clusters: int) -> float:
     """Match the clusters of two fits in every order, and count rows."""
     rows = rows[np.random.default_rng(0).permutation(len(rows))]

@@ -5,13 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
-from sklearn.datasets import load_iris, load_wine
 
 import isthmus as ist
 from isthmus.checks import check_energy
 from isthmus.incontext import ICLTables, TableConfig, pretrained
-from isthmus.incontext.tables.features import column_resolution
 
 
 @pytest.fixture(scope="module")
@@ -184,18 +181,3 @@ def test_densities_are_calibrated(model):
         levels.append(np.searchsorted(own, density.log_prob(x[64:])) / 2000)
     for level in (0.1, 0.5, 0.9):
         assert np.mean(np.concatenate(levels) < level) == pytest.approx(level, abs=0.05)
-
-
-@pytest.mark.parametrize("loader", [load_iris, load_wine])
-def test_it_beats_gaussians_on_real_tables(model, loader):
-    X = loader().data[:, :4]
-    rng = np.random.default_rng(0)
-    X = X + rng.uniform(-0.5, 0.5, X.shape) * column_resolution(torch.from_numpy(X)).numpy()
-    gains = []
-    for _ in range(4):
-        order = rng.permutation(len(X))
-        context, rows = X[order[:60]], X[order[60:]]
-        fitted = stats.multivariate_normal(context.mean(0), np.cov(context.T))
-        ours = model.condition(context).log_prob(rows).mean()
-        gains.append(float(ours) - fitted.logpdf(rows).mean())
-    assert np.mean(gains) > 0.1

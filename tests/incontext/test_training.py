@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from isthmus.errors import DivergenceError, InvalidInputError
 from isthmus.incontext import ICLEBM, ICLEBMConfig, TableConfig, TrainingSettings, pretrained, train
@@ -195,20 +193,15 @@ def test_a_non_finite_loss_raises():
 
 
 KINDS = (ICLEBMConfig, TrainingSettings, BranchLangevin, GaussianMixtures, ContrastiveDivergence)
-NUMBERS = [
-    (kind, each.name, each.type)
-    for kind in KINDS
-    for each in fields(kind)
-    if each.type.split()[0] in ("int", "float")
-]
-WRONG = st.sampled_from([math.nan, math.inf, -1, -0.5, True, "3", [1]])
 
 
-@given(case=st.sampled_from(NUMBERS), value=WRONG)
-def test_numbers_out_of_range_are_refused_by_name(case, value):
-    kind, name, _ = case
-    with pytest.raises(InvalidInputError, match=name):
-        replace(kind(), **{name: value})
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, -0.5, True, "3", [1]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_out_of_range_are_refused_by_name(kind, value):
+    for each in fields(kind):
+        if each.type.split()[0] in ("int", "float"):
+            with pytest.raises(InvalidInputError, match=each.name):
+                replace(kind(), **{each.name: value})
 
 
 @pytest.fixture
