@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isthmus.errors import DivergenceError, InvalidInputError
-from isthmus.incontext import ICLEBM, ICLEBMConfig, TableConfig, TrainingSettings, pretrained, train
+from isthmus.incontext import ICLEBM, ICLEBMConfig, TrainingSettings, pretrained, train
 from isthmus.incontext.evaluation import evaluate
 from isthmus.incontext.objectives import (
     BranchLangevin,
@@ -20,9 +20,7 @@ from isthmus.incontext.objectives import (
 )
 from isthmus.incontext.priors import GaussianMixtures, prior
 from isthmus.incontext.storage import Checkpoint, _digest_line
-from isthmus.incontext.tables.model import ICLTables
 from isthmus.incontext.training import draw_pass, new_model
-from isthmus.io.archive import write_archive
 
 SMALL = TrainingSettings(
     model=ICLEBMConfig(layers=1, heads=2, width=8, box=5.5),
@@ -218,17 +216,6 @@ def test_a_model_is_read_back_equal_from_its_folder_or_that_of_its_run(saved):
         assert again.config == model.config
         assert torch.equal(again(x), model(x))
     assert not any(parameter.requires_grad for parameter in pretrained(folder).parameters())
-
-
-def test_models_that_had_an_energy_head_are_read_without_it(tmp_path):
-    model = ICLTables(TableConfig(width=8, cell_width=4, layers=1, heads=2))
-    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    content = json.dumps(model.config.to_dict() | {"head_layers": 1})
-    arrays["head.weight"] = np.ones(3)
-    write_archive(tmp_path / "model.safetensors", ICLTables.format, content, arrays)
-    again = ICLTables.from_pretrained(tmp_path)
-    x = np.random.default_rng(0).normal(size=(9, 2))
-    np.testing.assert_array_equal(again.condition(x).log_prob(x), model.condition(x).log_prob(x))
 
 
 @pytest.mark.slow

@@ -69,10 +69,6 @@ def _means(sums: NDArray[Any]) -> NDArray[Any]:
     return means
 
 
-def _weight_of(block: TableBlock) -> float:
-    return float(counted(block)[1].sum())
-
-
 def _sums_of(block: TableBlock, model: BasinFlow) -> NDArray[np.float64] | None:
     X, weights = counted(block)
     return _sums(X, weights, model._labels(X), model.n_clusters_) if len(X) else None
@@ -183,7 +179,8 @@ class BasinFlow(DensityEstimator):
             self._set_columns(blocks)
         _, sample, self._units = measured(blocks, getattr(self, "feature_names_in_", None))
         self._check_settings(len(sample.keys))
-        choice, filled = self._learn(sample, blocks.total(_weight_of), generator)
+        total = blocks.total(lambda block: float(counted(block)[1].sum()))
+        choice, filled = self._learn(sample.cut(LEARNING_ROWS), total, generator)
         sums = blocks.total(_sums_of, self)
         order = np.argsort(-sums[:, 0], kind="stable")
         self._renumber(order)
@@ -199,7 +196,6 @@ class BasinFlow(DensityEstimator):
         """Find the clusters of a sample of rows that stands for a total weight, and their means."""
         from isthmus.cluster.resolution import choose, one_cluster
 
-        sample = sample.cut(LEARNING_ROWS)
         rows, masses = sample.values, sample.weights * (total / sample.weights.sum())
         table = self._units.into(rows.astype(np.float64))
         gaps = np.isnan(table)

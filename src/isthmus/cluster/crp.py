@@ -301,7 +301,12 @@ class ClAMCRP(MemoryEstimator):
             state = self._train(rows, generator, self._given_means(rows))[0]
             objective = self._adopt(rows, state)
         else:
-            prior, before = self._widened_prior(rows), self._statistics
+            prior, before = self._prior, self._statistics
+            # Means as far apart as the stream is wide, these rows included.
+            coordinates = max(before.coordinates + rows.known_total, 1e-300)
+            outer = (before.square + rows.square) / coordinates - 0.5 * prior.temper / prior.beta
+            if self.rho == "auto" and 0.5 * prior.temper < outer * prior.rho:
+                prior = replace(prior, rho=0.5 * prior.temper / outer)
             order = generator.permutation(len(rows))
             clusters = sequential_pass(rows, order, prior, before)
             # Small clusters that the batch adds little to join their neighbours.
@@ -319,15 +324,6 @@ class ClAMCRP(MemoryEstimator):
             objective = state.objective
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
         return self._labels(X), objective
-
-    def _widened_prior(self, rows: Rows) -> CRPPrior:
-        """Return the prior with means as far apart as the stream is wide, these rows included."""
-        before, prior = self._statistics, self._prior
-        coordinates = max(before.coordinates + rows.known_total, 1e-300)
-        outer = (before.square + rows.square) / coordinates - 0.5 * prior.temper / prior.beta
-        if self.rho != "auto" or 0.5 * prior.temper >= outer * prior.rho:
-            return prior
-        return replace(prior, rho=0.5 * prior.temper / outer)
 
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row belongs to no known memory. -> (n_samples,)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from isthmus.cluster.crp_inference import CRPPrior
 from isthmus.cluster.statistics import ClusterStatistics
@@ -17,7 +16,7 @@ from isthmus.io.reading import reading
 from isthmus.scaling import Scaling
 from isthmus.tables.encoding import Coding
 
-FORMAT, OLD_FORMAT = "isthmus-estimator-2", "isthmus-estimator-1"
+FORMAT = "isthmus-estimator-2"
 # The only classes that a file may name.
 RECORDS = {record.__name__: record for record in (ClusterStatistics, Coding, CRPPrior, Scaling)}
 RECORDS["Units"] = Scaling  # as older files call it
@@ -34,7 +33,7 @@ def save_estimator(estimator: Any, path: Path) -> None:
 
 def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
     """Read a file of :func:`save_estimator`; refuse other files and altered ones."""
-    metadata, arrays = read_archive(path, (FORMAT, OLD_FORMAT))
+    metadata, arrays = read_archive(path, (FORMAT,))
     if metadata.get("estimator") != kind.__name__:
         raise InvalidInputError(
             f"{path} holds a {metadata.get('estimator')}, not a {kind.__name__}. "
@@ -42,8 +41,8 @@ def load_estimator(kind: type[Estimator], path: Path) -> Estimator:
         )
     with reading(path, kind.__name__, "This version of isthmus cannot read it."):
         content = decoded(metadata["content"], arrays, _decoded)
-        estimator, state = kind(**content["parameters"]), content["state"]
-        estimator.__dict__.update(_upgraded(state) if metadata["format"] == OLD_FORMAT else state)
+        estimator = kind(**content["parameters"])
+        estimator.__dict__.update(content["state"])
     return estimator
 
 
@@ -65,19 +64,4 @@ def _decoded(value: dict[str, Any]) -> Any:
         return np.array(value["names"], dtype=object)
     if "record" in value:
         return RECORDS[value["record"]](**value["fields"])
-    return value.get("settings", value)  # the first format marked the settings of scikit-learn
-
-
-def _upgraded(state: dict[str, Any]) -> dict[str, Any]:
-    """Convert the state of the first format, which kept records as separate arrays."""
-    counts = state["counts_"] if "counts_" in state else state.pop("_counts")
-    parts: Any = map(torch.from_numpy, (counts, state.pop("_sums"), state.pop("_masses")))
-    state["_statistics"] = ClusterStatistics(*parts, *state.pop("_moments").tolist())
-    state["_units"] = Scaling(state.pop("_centre"), state.pop("_scale"))
-    if "_rule" in state:
-        beta, rho, alpha, discount, dim, normalized = state.pop("_rule").tolist()
-        temper = dim / len(state["_units"].centre)
-        state["_prior"] = CRPPrior(beta, rho, alpha, discount, temper, bool(normalized))
-    for name in ("_dtype", "_previous"):
-        state.pop(name, None)
-    return state
+    return value

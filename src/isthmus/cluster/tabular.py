@@ -153,7 +153,14 @@ class TableModel:
         scaling = Scaling.of(rows, standardise)
         Z = scaling.into(rows)
         if method in MEMORIES_OF_ROWS:
-            memory = _memory_of_rows(Z, method, sigma, beta, seed)
+            if sigma is not None and beta is not None:
+                raise InvalidInputError("sigma and beta mean the same, beta = 1 / sigma^2.")
+            if beta is not None:
+                sigma = as_number(beta, "beta", above=0) ** -0.5
+            if sigma is None:
+                # Rounding keeps differences between machines out of the draws.
+                sigma = float(f"{leave_one_out(Z, seed):.4g}")
+            memory = GaussianKDE(Z, sigma) if method == "kde" else ModernHopfield(Z, sigma**-2)
             return cls(memory, scaling, names, constants=constants)
         estimator = ESTIMATORS[method](**given)
         known, shared = estimator.get_params(), {"random_state": seed, "verbose": verbose}
@@ -315,19 +322,6 @@ def chosen_estimator(*, seed: int = 0, method: str | None = None, **values: Any)
     if method in ("mean-shift", *MEMORIES_OF_ROWS):
         raise InvalidInputError(f"{method} needs all rows in memory.")
     return ESTIMATORS[method](**given, random_state=seed)
-
-
-def _memory_of_rows(
-    Z: NDArray[np.float64], method: str, sigma: float | None, beta: float | None, seed: int
-) -> GaussianMemory:
-    if sigma is not None and beta is not None:
-        raise InvalidInputError("sigma and beta mean the same, beta = 1 / sigma^2; give one.")
-    if beta is not None:
-        sigma = as_number(beta, "beta", above=0) ** -0.5
-    if sigma is None:
-        # Rounding keeps differences between machines out of the draws.
-        sigma = float(f"{leave_one_out(Z, seed):.4g}")
-    return GaussianKDE(Z, sigma) if method == "kde" else ModernHopfield(Z, sigma**-2)
 
 
 def notes_on(rows: NDArray[np.float64], names: tuple[str, ...], standardise: bool) -> Iterator[str]:

@@ -140,8 +140,7 @@ def _checkpoint_in(folder: Path | None, recipe: TrainingRecipe) -> Checkpoint | 
     changes = [
         f"{name}={checkpoint.settings.get(name)} instead of {value}"
         for name, value in recipe.fingerprint().items()
-        # Models of tables could have an energy head.
-        if checkpoint.settings.get(name, "").replace(", head_layers=0", "") != value
+        if checkpoint.settings.get(name) != value
     ]
     if changes:
         raise InvalidInputError(

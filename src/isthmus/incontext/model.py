@@ -438,12 +438,7 @@ def restored(checkpoint: Checkpoint) -> ICLEBM | ICLTables:
     if kind != TableConfig.__name__:
         return ICLEBM.assembled(config, checkpoint.model)
     average = checkpoint.objective[0].items()
-    weights = {
-        name.removeprefix("module."): each for name, each in average if name[:7] == "module."
-    }
-    # A run of an energy head, which models had, kept the whole model.
-    if not config.get("head_layers"):
-        weights = {f"network.{name}": value for name, value in weights.items()}
+    weights = {f"network.{name[7:]}": each for name, each in average if name[:7] == "module."}
     return ICLTables.assembled(config, weights).double()
 
 

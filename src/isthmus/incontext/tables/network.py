@@ -64,7 +64,7 @@ class TableConfig(CheckedFields):
 
     @classmethod
     def from_dict(cls, settings: dict[str, Any]) -> Self:
-        """Return the settings of a dictionary; those of an energy head are not kept."""
+        """Return the settings of a dictionary, without one that older models have."""
         return super().from_dict({k: v for k, v in settings.items() if k != "head_layers"})
 
 
@@ -238,7 +238,12 @@ class TableNetwork(nn.Module):
         outer = (x[..., :, None] * x[..., None, :]).reshape(batch, 1, size, columns**2)
         local_moment = (near @ outer).view(batch, -1, size, columns, columns)
         local_covariance = local_moment - local[..., :, None] * local[..., None, :]
-        of_row, of_cell = neighbourhood(near, local_covariance, x[:, None] - local)
+        # What the neighbours of rows, and of their cells, look like.
+        variance = local_covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0)
+        spread, away = 0.5 * (variance + 1e-4).log(), x[:, None] - local
+        count = -0.5 * near.square().sum(-1).log()  # the root of the number that matters
+        of_row = torch.cat([count, spread.mean(-1)], 1).transpose(1, 2)
+        of_cell = torch.cat([spread, 0.5 * (away.square() + 1e-4).log()], 1).permute(0, 2, 3, 1)
         out = 3 * self.row_out(torch.cat([rows, of_row], -1)).view(batch, size, -1, 6)
         logit, gate, local_share, apart, shared, tail = out.permute(3, 0, 2, 1)  # each (B, K, n)
         hidden = self.width_row(rows)[:, :, None] + self.width_cell(cells)
@@ -440,15 +445,6 @@ def write_memory(
     found = features(context, resolution)
     mixed = read_categories(found, codes, counts, target)
     return cast(Components, network(found, mixed, width_floor(resolution)))
-
-
-def neighbourhood(near: Tensor, covariance: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the neighbours of rows look like: (B, n, 2 K), of their cells (B, n, D, 2 K)."""
-    spread = 0.5 * (covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0) + 1e-4).log()
-    count = -0.5 * near.square().sum(-1).log()  # the root of the number that matters
-    of_row = torch.cat([count, spread.mean(-1)], 1).transpose(1, 2)
-    of_cell = torch.cat([spread, 0.5 * (away.square() + 1e-4).log()], 1).permute(0, 2, 3, 1)
-    return of_row, of_cell
 
 
 def two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
