@@ -7,7 +7,7 @@ import math
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
+from isthmus.cluster.crp_inference import CRPPrior
 from isthmus.cluster.data import (
     AnyRows,
     BlockRows,
@@ -39,18 +40,21 @@ from isthmus.cluster.data import (
     require_in_memory,
     units_of,
 )
-from isthmus.cluster.persistence import load_estimator, save_estimator
+from isthmus.cluster.statistics import ClusterStatistics
 from isthmus.distributed.blocks import Blocks, is_dask
 from isthmus.dynamics.retrieve import complete
 from isthmus.energy import as_arrays
 from isthmus.errors import InvalidInputError
+from isthmus.io.archive import decoded, read_archive, write_described
+from isthmus.io.reading import reading
 from isthmus.memories.crp import CRPMixture
 from isthmus.memories.mixture import Mixture
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.plotting import Plottable
 from isthmus.progress import progress
 from isthmus.rows import checked_table
-from isthmus.tables.encoding import encoded
+from isthmus.scaling import Scaling
+from isthmus.tables.encoding import Coding, encoded
 from isthmus.validation import LARGEST_SQUARED, as_count, as_flag, as_number, as_numbers, as_tensor
 
 LearnedEnergy = Mixture | CRPMixture | VonMisesFisherMixture
@@ -60,6 +64,10 @@ CHUNK_ENTRIES = 2**22
 PATIENCE = 5
 # Entries of `objective_trace_` that a stream keeps.
 STREAM_TRACE = 1000
+FORMAT = "isthmus-estimator-2"
+# The only classes that a file may name.
+RECORDS = {record.__name__: record for record in (ClusterStatistics, Coding, CRPPrior, Scaling)}
+RECORDS["Units"] = Scaling  # as older files call it
 
 
 def as_number_or(value: Any, name: str, words: tuple[str, ...], **bounds: float) -> Any:
@@ -203,15 +211,24 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator to one file. An interrupted write leaves no partial file."""
         check_is_fitted(self, "memories_")
-        kept = copy.copy(self)
-        if is_dask(getattr(kept, "labels_", None)):
-            del kept.labels_  # which stand for rows elsewhere
-        save_estimator(kept, Path(path))
+        parameters = self.get_params(deep=False)
+        # Labels of a Dask collection stand for rows elsewhere.
+        state = {k: v for k, v in vars(self).items() if k not in parameters and not is_dask(v)}
+        content = {"parameters": parameters, "state": state}
+        write_described(Path(path), FORMAT, content, _encoded, estimator=type(self).__name__)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an estimator that :meth:`save` wrote. Executes nothing from the file."""
-        return load_estimator(cls, Path(path))
+        metadata, arrays = read_archive(Path(path), (FORMAT,))
+        name = metadata.get("estimator")
+        if name != cls.__name__:
+            raise InvalidInputError(f"{path} holds a {name}. Load it with {name}.load.")
+        with reading(path, cls.__name__, "This version of isthmus cannot read it."):
+            content = decoded(metadata["content"], arrays, _decoded)
+            estimator = cls(**content["parameters"])
+            estimator.__dict__.update(content["state"])
+        return estimator
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -440,6 +457,25 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         """The memories, under their name in scikit-learn. (K, D)"""
         check_is_fitted(self, "memories_")
         return self.memories_
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return {"names": [str(entry) for entry in value]}
+    if type(value).__name__ in RECORDS:
+        record = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {"record": type(value).__name__, "fields": record}
+    if isinstance(value, np.random.RandomState):
+        raise InvalidInputError("random_state is a stream. Use an integer seed to save the model.")
+    raise InvalidInputError(f"{value!r} cannot be saved without pickle.")
+
+
+def _decoded(value: dict[str, Any]) -> Any:
+    if "names" in value:
+        return np.array(value["names"], dtype=object)
+    return RECORDS[value["record"]](**value["fields"]) if "record" in value else value
 
 
 def _on_block(estimator: Any, method: str, X: NDArray[Any]) -> NDArray[Any]:

@@ -182,6 +182,7 @@ class _TablePredictor(_OfTables):
     """Condition the model of tables on rows and what to predict, and ask for it."""
 
     peers_: list[Any]
+    _scaling: Scaling
     blend_: Array
     # The models that are asked too; where the search for `blend_` starts, and its bounds.
     _peers: ClassVar[tuple[Any, ...]]
