@@ -34,15 +34,6 @@ def test_samples_come_from_the_learned_density(make, blobs):
     np.testing.assert_array_equal(again, drawn)
 
 
-def test_a_tensor_in_a_graph_is_a_table_too(make, blobs):
-    rows, expected = torch.from_numpy(blobs).requires_grad_(), make().fit(blobs)
-    model = make().fit(rows)
-    for method in ("predict", "score_samples", "transform", "complete"):
-        np.testing.assert_array_equal(
-            getattr(model, method)(rows), getattr(expected, method)(blobs)
-        )
-
-
 def test_single_precision_stays_single(make, blobs):
     single = blobs.astype(np.float32)
     model = make().fit(single)

@@ -20,46 +20,39 @@ COMPACT = GaussianMixtures.compact()
 class Shifted(ist.Energy):
     """Minus a log-density, plus a constant for each context that hides its normaliser."""
 
-    def __init__(self, log_density: Any, dim: int, beta: float = 2.0) -> None:
+    inverse_temperature = torch.tensor(2.0)
+
+    def __init__(self, log_density: Any, dim: int) -> None:
         super().__init__()
-        self.log_density, self._dim, self.beta = log_density, dim, beta
+        self.log_density, self._dim = log_density, dim
 
     @property
     def dim(self) -> int:
         return self._dim
 
-    @property
-    def inverse_temperature(self) -> Tensor:
-        return torch.tensor(self.beta)
-
     def energy(self, x: Any) -> Tensor:
         constants = 3.0 + torch.arange(len(x), dtype=torch.float64)
-        return (constants[:, None] - self.log_density(x)) / self.beta
+        return (constants[:, None] - self.log_density(x)) / 2
 
 
-class Conditioned:
-    """A reference dressed as a model."""
+class Model:
+    """A log-density of points given contexts, dressed as a model."""
 
-    def __init__(self, reference: Reference, dim: int = 2, box: float | None = None) -> None:
-        self.reference = reference
-        self.config = SimpleNamespace(dim=dim, box=box)
-
-    def condition(self, context: Tensor) -> ist.Energy:
-        return Shifted(lambda x: self.reference.log_prob(context, x), self.config.dim)
-
-
-class Gaussian:
-    """N(m, s^2 I), with m the last point of the context or the origin."""
-
-    def __init__(self, std: float, follows: bool = False, dim: int = 2) -> None:
-        self.std, self.follows = std, follows
-        self.config = SimpleNamespace(dim=dim, box=None)
+    def __init__(self, log_density: Any, dim: int = 2) -> None:
+        self.log_density, self.config = log_density, SimpleNamespace(dim=dim, box=None)
 
     def condition(self, context: Tensor) -> ist.Energy:
-        centre = context[:, -1:] if self.follows and context.shape[1] else 0.0
-        return Shifted(
-            lambda x: -(x - centre).square().sum(-1) / (2 * self.std**2), self.config.dim, beta=1.0
-        )
+        return Shifted(lambda x: self.log_density(context, x), self.config.dim)
+
+
+def gaussian(context: Tensor, x: Tensor, centre: Any = 0.0) -> Tensor:
+    """N(centre, I), but for its constant."""
+    return -(x - centre).square().sum(-1) / 2
+
+
+def following(context: Tensor, x: Tensor) -> Tensor:
+    """The same about the last point of the context or the origin."""
+    return gaussian(context, x, context[:, -1:] if context.shape[1] else 0.0)
 
 
 class WithEmpty(Reference):
@@ -84,7 +77,7 @@ def score(model: Any, law: Any = COMPACT, **options: Any) -> Evaluation:
 def kernel_evaluation() -> Evaluation:
     references = [WithEmpty(), "kde-best", FittedMixture(3, starts=1)]
     options = {"contexts": (0, 1, 4), "tasks": 6, "points": 16, "probes": 3}
-    return score(Conditioned(WithEmpty()), references=references, **options)
+    return score(Model(WithEmpty().log_prob), references=references, **options)
 
 
 def test_a_reference_dressed_as_a_model_scores_like_itself_in_any_order(kernel_evaluation):
@@ -100,7 +93,7 @@ def test_a_reference_dressed_as_a_model_scores_like_itself_in_any_order(kernel_e
 def test_divergence_and_temperature_of_gaussians(dim):
     # One component at the origin: the truth is N(0, 0.5^2), whatever the task.
     law = GaussianMixtures(1, dim, "uniform", 1e-9, 0.5, 0.5, box=6.0)
-    found = score(Gaussian(1.0, dim=dim), law, tasks=5, points=2000)
+    found = score(Model(gaussian, dim), law, tasks=5, points=2000)
     kl = dim * (math.log(1 / 0.5) + 0.5**2 / 2 - 0.5)
     np.testing.assert_allclose(found.kl, kl, rtol=1e-6)
     assert found.temperature == pytest.approx(0.25, rel=0.1)
@@ -113,7 +106,7 @@ def test_divergence_and_temperature_of_gaussians(dim):
 
 def test_order_sensitivity_of_a_density_that_follows_the_last_point():
     grid = Grid(2, 11.0, 61)
-    found = score(Gaussian(1.0, follows=True), contexts=(0, 1, 2), tasks=12, grid=grid)
+    found = score(Model(following), contexts=(0, 1, 2), tasks=12, grid=grid)
     generator = torch.Generator().manual_seed(0)
     sequence = COMPACT.draw(12, generator, dtype=torch.float64).sample(2, generator)
     swapped = (sequence[:, 0] - sequence[:, 1]).square().sum(-1).numpy() / 2
@@ -126,7 +119,7 @@ def test_order_sensitivity_of_a_density_that_follows_the_last_point():
 def test_above_two_dimensions_annealing_takes_over(tmp_path):
     law = GaussianMixtures(2, 3, std_low=0.5, std_high=0.5)
     options = {"contexts": (0, 3), "points": 16, "probes": 2}
-    found = score(Conditioned(WithEmpty(), dim=3), law, references=[WithEmpty()], **options)
+    found = score(Model(WithEmpty().log_prob, 3), law, references=[WithEmpty()], **options)
     difference = np.abs(found.nll["model"] - found.nll["kde"])
     assert (difference < 5 * found.normalizer_error + 1e-3).all()
     assert found.normalizer_error.max() < 0.3
