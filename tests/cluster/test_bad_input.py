@@ -79,4 +79,4 @@ def test_rows_stay_distinct_beside_a_column_of_huge_numbers():
     table = np.c_[dates, labels % 2 + 0.05 * generator.normal(size=300)]
     table[::7, 1] = -table[::7, 1]
     table = np.concatenate([table, [[0.0, 1.0], [-0.0, 1.0]]])
-    assert len(RowSample.of(table, np.ones(302)).values) == 301
+    assert len(RowSample.distinct(table, np.ones(302))) == 301

@@ -32,7 +32,6 @@ from isthmus.cluster.data import (
     AnyRows,
     BlockRows,
     Rows,
-    RowSample,
     fits_float32,
     in_blocks,
     largest_value,
@@ -325,10 +324,10 @@ class MemoryEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density
         X, weights = self._validated(X, sample_weight, reset=True)
         kept = weights > 0
         self._check_settings(int(kept.sum()))
-        distinct = RowSample.of(X[kept], weights[kept]).in_order()
-        names = getattr(self, "feature_names_in_", None)
-        self._units = units_of(distinct.values, distinct.weights, self._is_spherical, names)
-        return distinct.rows(self._units)
+        distinct = Rows.distinct(X[kept], weights[kept]).in_order()
+        own, names = distinct.weights.numpy(), getattr(self, "feature_names_in_", None)
+        self._units = units_of(distinct.table, own, self._is_spherical, names)
+        return distinct.into(self._units)
 
     def _train(
         self, rows: AnyRows, generator: RandomState, given: Tensor | None

@@ -178,9 +178,9 @@ class BasinFlow(DensityEstimator):
         else:
             self._set_columns(blocks)
         _, sample, self._units = measured(blocks, getattr(self, "feature_names_in_", None))
-        self._check_settings(len(sample.keys))
+        self._check_settings(len(sample))
         total = blocks.total(lambda block: float(counted(block)[1].sum()))
-        choice, filled = self._learn(sample.cut(LEARNING_ROWS), total, generator)
+        choice, filled = self._learn(sample.sample(LEARNING_ROWS), total, generator)
         sums = blocks.total(_sums_of, self)
         order = np.argsort(-sums[:, 0], kind="stable")
         self._renumber(order)
@@ -196,7 +196,8 @@ class BasinFlow(DensityEstimator):
         """Find the clusters of a sample of rows that stands for a total weight, and their means."""
         from isthmus.cluster.resolution import choose, one_cluster
 
-        rows, masses = sample.values, sample.weights * (total / sample.weights.sum())
+        rows, weights = sample.table, sample.weights.numpy().astype(np.float64)
+        masses = weights * (total / weights.sum())
         table = self._units.into(rows.astype(np.float64))
         gaps = np.isnan(table)
         table[gaps] = 0.0

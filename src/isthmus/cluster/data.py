@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -116,7 +116,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Rows:
-    """The data of a fit, in internal units.
+    """The data of a fit, in the units of the table or in internal ones.
 
     `values` (N, D) are zero where unknown, `observed` (N, D) is one where known (None: everywhere).
     `keys` (N,) are the hashes of distinct rows.
@@ -128,35 +128,59 @@ class Rows:
     keys: Tensor | None = None
 
     @classmethod
-    def of(cls, X: NDArray[Any], weights: NDArray[Any], units: Scaling, keys: Any = None) -> Rows:
-        """Convert a table in which NaN marks unknown values."""
-        inside = units.into(X)
+    def of(cls, X: NDArray[Any], weights: NDArray[Any], units: Scaling | None = None) -> Self:
+        """Convert a table in which NaN marks unknown values, to units if they are given."""
+        values = X.copy() if units is None else units.into(X)
         observed = None
-        if np.isnan(inside.sum()):
-            gaps = np.isnan(inside)
-            inside[gaps] = 0
-            observed = torch.from_numpy((~gaps).astype(inside.dtype))
-        values = torch.from_numpy(np.ascontiguousarray(inside))
-        masses = torch.from_numpy(weights.astype(inside.dtype))
-        return cls(values, masses, observed, None if keys is None else torch.from_numpy(keys))
+        if np.isnan(values.sum()):
+            gaps = np.isnan(values)
+            values[gaps] = 0
+            observed = torch.from_numpy((~gaps).astype(values.dtype))
+        masses = torch.from_numpy(weights.astype(values.dtype))
+        return cls(torch.from_numpy(np.ascontiguousarray(values)), masses, observed)
 
-    def __add__(self, other: Rows) -> Rows:
-        """Return the rows of both, equal ones as one, in an order that depends on values only."""
-        keys, values, weights = (
-            torch.cat([getattr(rows, name) for rows in (self, other)])
-            for name in ("keys", "values", "weights")
-        )
-        observed = None
-        if self.observed is not None or other.observed is not None:
-            both = [
-                torch.ones_like(rows.values) if rows.observed is None else rows.observed
-                for rows in (self, other)
-            ]
-            observed = torch.cat(both)
-        _, first, group = np.unique(keys.numpy(), return_index=True, return_inverse=True)
-        masses = torch.from_numpy(np.bincount(group, weights.numpy())).to(weights.dtype)
-        distinct = Rows(values, weights, observed, keys).take(torch.from_numpy(first))
-        return replace(distinct, weights=masses)
+    @classmethod
+    def distinct(cls, X: NDArray[Any], weights: NDArray[Any]) -> Self:
+        """Convert a table, equal rows as one."""
+        return replace(cls.of(X, weights), keys=torch.from_numpy(row_hashes(X))).joined()
+
+    def joined(self) -> Self:
+        """Return equal rows as one, in an order that depends on values only."""
+        keys, weights = cast(Tensor, self.keys).numpy(), self.weights.numpy()
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        masses = torch.from_numpy(np.bincount(group, weights)).to(self.weights.dtype)
+        return replace(self.take(torch.from_numpy(first)), weights=masses)
+
+    def __add__(self, other: Rows) -> Self:
+        """Return the rows of both, equal ones as one."""
+        both = [
+            (each.values, each.weights, each.known, cast(Tensor, each.keys))
+            for each in (self, other)
+        ]
+        values, weights, known, keys = map(torch.cat, zip(*both, strict=True))
+        observed = None if self.observed is other.observed is None else known
+        return type(self)(values, weights, observed, keys).joined()
+
+    def in_order(self) -> Self:
+        """Return the rows in their canonical order, which depends on their values only."""
+        places = np.argsort(projected(self.values.numpy()), kind="stable")
+        return self.take(torch.from_numpy(places))
+
+    def into(self, units: Scaling) -> Rows:
+        """Convert to internal units."""
+        values = torch.from_numpy(units.into(self.values.numpy()))
+        values = values if self.observed is None else values * self.observed
+        return Rows(values, self.weights, self.observed, self.keys)
+
+    @property
+    def known(self) -> Tensor:
+        """One where a value is known. (N, D)"""
+        return torch.ones_like(self.values) if self.observed is None else self.observed
+
+    @property
+    def table(self) -> NDArray[Any]:
+        """The values, NaN where unknown. (N, D)"""
+        return torch.where(self.known > 0, self.values, torch.nan).numpy()
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -175,11 +199,11 @@ class Rows:
         """Return ``function(rows, *arguments)``: these rows are one block."""
         return function(self, *arguments)
 
-    def sample(self) -> Rows:
-        """Return a random choice of distinct rows, or all of them if they are few."""
-        if self.keys is None or len(self) <= SAMPLE_ROWS:
+    def sample(self, most: int = SAMPLE_ROWS) -> Self:
+        """Return a random choice of distinct rows, by their values only, or all if they are few."""
+        if self.keys is None or len(self) <= most:
             return self
-        return self.take(torch.from_numpy(chosen_by_key(self.keys.numpy(), SAMPLE_ROWS)))
+        return self.take(self.keys.argsort()[:most].sort().values)
 
     @cached_property
     def squares(self) -> Tensor:
@@ -212,11 +236,11 @@ class Rows:
         shares = self.values.new_zeros(len(self), n_clusters)
         return shares.scatter_(1, labels[:, None], self.weights[:, None])
 
-    def take(self, index: Any) -> Rows:
+    def take(self, index: Any) -> Self:
         """Return the rows at a slice or an index."""
         observed = None if self.observed is None else self.observed[index]
         keys = None if self.keys is None else self.keys[index]
-        return Rows(self.values[index], self.weights[index], observed, keys)
+        return type(self)(self.values[index], self.weights[index], observed, keys)
 
     def without_clusters(self, most: int, generator: np.random.RandomState) -> Rows:
         """Draw up to `most` rows of the same covariance, gaps and weight from one Gaussian."""
@@ -243,50 +267,11 @@ class Rows:
             yield block, self.take(block)
 
 
-@dataclass(frozen=True)
-class RowSample:
-    """Distinct rows (n, D), their weights, and their hashes (n,)."""
+class RowSample(Rows):
+    """Distinct rows, of which a sum has a random choice."""
 
-    values: NDArray[Any]
-    weights: NDArray[Any]
-    keys: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, X: NDArray[Any], weights: NDArray[Any]) -> RowSample:
-        """Join equal rows of a table."""
-        return cls(X, weights, row_hashes(X)).joined()
-
-    def joined(self) -> RowSample:
-        """Join equal rows."""
-        keys, first, group = np.unique(self.keys, return_index=True, return_inverse=True)
-        return RowSample(self.values[first], np.bincount(group, self.weights), keys)
-
-    def __add__(self, other: RowSample) -> RowSample:
-        parts = zip(vars(self).values(), vars(other).values(), strict=True)
-        return RowSample(*(np.concatenate(pair) for pair in parts)).joined().cut(SAMPLE_ROWS)
-
-    def in_order(self) -> RowSample:
-        """Return the rows in their canonical order, which depends on their values only."""
-        return self._taken(np.argsort(projected(self.values), kind="stable"))
-
-    def _taken(self, places: NDArray[np.int64]) -> RowSample:
-        return RowSample(self.values[places], self.weights[places], self.keys[places])
-
-    def cut(self, most: int) -> RowSample:
-        """Return a random choice of rows if there are too many; it depends on their values only."""
-        if len(self.keys) <= most:
-            return self
-        return self._taken(chosen_by_key(self.keys, most))
-
-    def rows(self, units: Scaling) -> Rows:
-        """Return the rows in internal units."""
-        return Rows.of(self.values, self.weights, units, self.keys)
-
-
-def chosen_by_key(keys: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return the places of the lowest hashes, ascending: a choice by values, not by order."""
-    chosen: NDArray[np.int64] = np.sort(np.argsort(keys)[:most])
-    return chosen
+    def __add__(self, other: Rows) -> Self:
+        return super().__add__(other).sample()
 
 
 def row_hashes(X: NDArray[Any]) -> NDArray[np.int64]:
@@ -363,9 +348,9 @@ class BlockRows:
     @classmethod
     def of(cls, raw: Blocks, n_rows: int, few: RowSample, units: Scaling) -> BlockRows:
         """Convert blocks to internal units, where they are."""
-        rows = raw.mapped(_sample, few.values.dtype, units)
+        rows = raw.mapped(_sample, few.values.numpy().dtype, units)
         totals = rows.total(lambda own: np.array([own.total, own.square, own.known_total]))
-        return cls(rows, few.rows(units), n_rows, *totals.tolist())
+        return cls(rows, few.into(units), n_rows, *totals.tolist())
 
     @property
     def dim(self) -> int:
@@ -398,8 +383,8 @@ def _sample(block: TableBlock, dtype: Any, units: Scaling | None = None) -> Any:
     X, weights = counted(block)
     if not len(X):
         return None
-    distinct = RowSample.of(X.astype(dtype, copy=False), weights)
-    return distinct.cut(SAMPLE_ROWS) if units is None else distinct.in_order().rows(units)
+    distinct = RowSample.distinct(X.astype(dtype, copy=False), weights)
+    return distinct.sample() if units is None else distinct.in_order().into(units)
 
 
 def measured(raw: Blocks, names: Any = None) -> tuple[int, RowSample, Scaling]:
