@@ -109,7 +109,6 @@ def test_the_claimed_number_is_not_the_capacity_and_open_as_a_bound() -> None:
     assert section.numbers["certified_growth_by_M"] == pytest.approx(
         {"2.0": 3.28, "1.7": 2.9}, abs=0.05
     )
-    assert section.numbers["first_dimension_above_half_weight"] == 8
 
 
 def test_contradictions_of_a_sweep_are_those_of_welch() -> None:

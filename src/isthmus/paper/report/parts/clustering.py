@@ -146,9 +146,6 @@ def memory_creation(seed: int, full: bool = False) -> Section:
         "the part where data create a memory (green), and the share that flows to the origin.",
         figures.memory_creation(FINITE, [*map(memories_of_the_paper, DRAWN_ALPHAS)], REACH, ends),
         {
-            "new_cluster_as_printed_too_likely_by_D": {
-                dim: checks.inflation(dim) for dim in (2, 13, 54)
-            },
             "share_that_is_new_by_energy_and_alpha": new,
             "share_that_ends_at_the_origin_by_energy_and_alpha": ends,
         },

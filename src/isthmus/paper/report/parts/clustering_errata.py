@@ -46,25 +46,18 @@ def sign_of_the_entropy(generator: torch.Generator) -> Check:
     """Compare the paper's dynamics with descent on the energy with either sign."""
     log_joint, logits = normal(generator, 5), normal(generator, 5)
 
-    def force(v: Tensor, sign: float) -> Tensor:
-        q = torch.softmax(v, 0)
-        return logit_metric(q) @ (log_joint + sign * (1 + q.log()))
+    q = torch.softmax(logits, 0)
+    force = logit_metric(q) @ (log_joint - 1 - q.log())
 
     def energy(v: Tensor, sign: float) -> Tensor:
         q = torch.softmax(v, 0)
         return -(q * log_joint).sum() - sign * (q * q.log()).sum()
 
     printed, corrected = (
-        largest_gap(-torch.func.grad(energy)(logits, sign), force(logits, -1)) for sign in (1, -1)
+        largest_gap(-torch.func.grad(energy)(logits, sign), force) for sign in (1, -1)
     )
-    for _ in range(20_000):
-        logits = logits + 0.5 * force(logits, 1)
-    end = float(torch.softmax(logits, 0).max())
-    return {
-        "gradient_off_corrected": corrected,
-        "gradient_off_printed": printed,
-        "largest_probability_after_descent_on_printed": end,
-    }, corrected < EXACT and printed > 0.01 and end > 0.99
+    numbers = {"gradient_off_corrected": corrected, "gradient_off_printed": printed}
+    return numbers, corrected < EXACT and printed > 0.01
 
 
 @erratum("E4")
@@ -95,16 +88,6 @@ def fixed_points(generator: torch.Generator) -> Check:
     return numbers, data == 3 and states == 1
 
 
-def inflation(dim: int) -> float:
-    """Return the factor by which the printed energy favours a new cluster at beta = 10 rho."""
-    origin, odds = torch.zeros(1, dim, dtype=torch.float64), []
-    for normalized in (False, True):
-        energy = ist.CRPMixture(origin, [1.0], beta=1.0, rho=0.1, normalized=normalized)
-        known, new = energy.responsibilities(origin)[0]
-        odds.append(float(new.log() - known.log()))
-    return math.exp(odds[0] - odds[1])
-
-
 def mass_of_the_new_cluster(normalized: bool) -> float:
     """Integrate the new cluster's term over a plane, in units of a known cluster's mass."""
     points, area = grid(12, 0.05, 2)
@@ -117,12 +100,8 @@ def mass_of_the_new_cluster(normalized: bool) -> float:
 def normaliser_of_the_new_cluster(generator: torch.Generator) -> Check:
     """Measure the new cluster's mass with and without its normaliser."""
     printed, corrected = map(mass_of_the_new_cluster, (False, True))
-    return {
-        "inflation_in_2_dimensions": inflation(2),
-        "log10_inflation_in_54_dimensions": math.log10(inflation(54)),
-        "mass_corrected": corrected,
-        "mass_printed": printed,
-    }, abs(corrected - 1) < 1e-6 and abs(printed - 1) > 0.1
+    numbers = {"mass_corrected": corrected, "mass_printed": printed}
+    return numbers, abs(corrected - 1) < 1e-6 and abs(printed - 1) > 0.1
 
 
 @erratum("E10")
@@ -130,20 +109,11 @@ def pull_to_the_origin(generator: torch.Generator) -> Check:
     """Show that a point of a known cluster at the origin would be called new."""
     means = torch.cat([torch.zeros(1, 2, dtype=torch.float64), 2 * normal(generator, 2, 2)])
     energy = ist.CRPMixture(means, [20.0, 5.0, 5.0], beta=1.0, rho=0.3, alpha=1.0)
-    x = normal(generator, 2)
-    shares = energy.responsibilities(x)
-    new_pull = 0.5 * energy.score(x) - shares[:-1] @ (means - x)
-    factor = 1 / (1 + 1.0 / 0.3)
-    corrected, full = (largest_gap(new_pull, -each * shares[-1] * x) for each in (factor, 1.0))
     near = torch.full((2,), 0.05, dtype=torch.float64)
     end = float(torch.linalg.vector_norm(ist.retrieve(energy, near).state))
     belongs = float(energy.responsibilities(near)[0])
-    return {
-        "force_off_corrected": corrected,
-        "force_off_without_factor": full,
-        "probability_of_known_cluster": belongs,
-        "distance_from_origin_at_rest": end,
-    }, corrected < EXACT and full > 1e-3 and belongs > 0.5 and end < 0.5
+    numbers = {"probability_of_known_cluster": belongs, "distance_from_origin_at_rest": end}
+    return numbers, belongs > 0.5 and end < 0.5
 
 
 def clam_loss(data: Tensor, memories: Tensor, steps: int) -> Tensor:
@@ -153,31 +123,3 @@ def clam_loss(data: Tensor, memories: Tensor, steps: int) -> Tensor:
         shares = torch.softmax(-0.5 * (x[:, None] - memories).square().sum(-1), 1)
         x = x + 0.1 * (shares @ memories - x)
     return (x - data).square().sum(1).mean()
-
-
-@erratum("E34")
-def predictive_of_known_clusters(generator: torch.Generator) -> Check:
-    """Compare log losses of "this datum is new" with and without the uncertainty of the means.
-
-    Partitions of 40 data are drawn from a Chinese restaurant process with alpha = 1, and 20 more
-    data for each in 10 dimensions.
-    """
-    rng, beta, rho, dim = np.random.default_rng(generator.initial_seed()), 0.5, 0.1, 10
-    losses = []
-    for _ in range(300):
-        counts = [1.0]
-        for n in range(1, 40):
-            table = int(np.searchsorted(np.cumsum(counts), rng.random() * (n + 1)))
-            counts[table : table + 1] = [counts[table] + 1 if table < len(counts) else 1.0]
-        n_k = np.array(counts)[:, None]
-        centres = rng.normal(scale=math.sqrt(0.5 / rho), size=(len(n_k) + 1, dim))
-        noise = rng.normal(scale=math.sqrt(0.5 / beta), size=(len(n_k), dim))
-        means = beta * (n_k * centres[:-1] + np.sqrt(n_k) * noise) / (beta * n_k + rho)
-        tables = rng.choice(len(centres), 20, p=np.array([*counts, 1.0]) / 41)
-        data = centres[tables] + rng.normal(scale=math.sqrt(0.5 / beta), size=(20, dim))
-        energy = ist.CRPMixture(means, counts, beta=beta, rho=rho)
-        for mixture in (energy, energy.predictive()):
-            new = mixture.responsibilities(data)[:, -1].clip(1e-15, 1 - 1e-15)
-            losses.append(-np.log(np.where(tables == len(counts), new, 1 - new)).mean())
-    first, second = float(np.mean(losses[::2])), float(np.mean(losses[1::2]))
-    return {"log_loss_plugged_in": first, "log_loss_predictive": second}, second < first
