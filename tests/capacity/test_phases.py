@@ -1,6 +1,8 @@
 """The phases of a memory, and the lines of theory beside them."""
 
 import json
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,13 +20,8 @@ from isthmus.capacity.atlas import (
 )
 from isthmus.errors import InvalidInputError
 from isthmus.figures import phase_plot
-from isthmus.paper.phases import (
-    binary_threshold,
-    collapse_threshold,
-    condensation_threshold,
-    storage_threshold,
-)
 
+SIMULATED = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "phases.py"))
 RNG = np.random.default_rng(0)
 # Three clusters of 60 rows in 5 dimensions.
 X = np.concatenate([RNG.standard_normal((60, 5)) + 9 * np.eye(5)[k] for k in range(3)])
@@ -125,11 +122,11 @@ def test_lines_are_those_of_large_deviations() -> None:
 
 @pytest.mark.parametrize("sharpness", [1.0, 4.0])
 def test_the_storage_threshold_of_random_patterns_is_the_predicted_one(sharpness: float) -> None:
-    assert storage_threshold(sharpness).ratio == pytest.approx(1, abs=0.05)
+    assert SIMULATED["storage_threshold"](sharpness).ratio == pytest.approx(1, abs=0.05)
 
 
 def test_the_storage_threshold_of_binary_patterns_is_the_predicted_one() -> None:
-    found = binary_threshold(1.0, repeats=200)
+    found = SIMULATED["binary_threshold"](1.0, repeats=200)
     assert found.ratio == pytest.approx(1, abs=0.05)
     # Of patterns themselves, fewer than half keep half of their weight beyond the threshold.
     rng = np.random.default_rng(0)
@@ -140,7 +137,7 @@ def test_the_storage_threshold_of_binary_patterns_is_the_predicted_one() -> None
 
 
 def test_condensation_and_the_best_bandwidth_are_the_predicted_ones() -> None:
-    critical, best = condensation_threshold()
+    critical, best = SIMULATED["condensation_threshold"]()
     assert critical.ratio == pytest.approx(1, abs=0.05)
     assert best.ratio == pytest.approx(1, abs=0.05)
     assert critical.point == (critical.measured**-0.5, 0.25)
@@ -152,7 +149,9 @@ def test_draws_of_digits_collapse_at_the_predicted_noise() -> None:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    assert collapse_threshold(digits.data, digits.target).ratio == pytest.approx(1, abs=0.05)
+    assert SIMULATED["collapse_threshold"](digits.data, digits.target).ratio == pytest.approx(
+        1, abs=0.05
+    )
     # One Gaussian has more entropy than ten, and predicts more noise.
     apart = entropy_noise([digits.data[digits.target == k] for k in range(10)])
     assert apart < entropy_noise([digits.data])

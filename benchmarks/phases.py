@@ -1,13 +1,18 @@
-r"""Simulations that check the lines of the phase diagram: ``python -m isthmus.paper.phases``.
+r"""Simulations that check the lines of the phase diagram.
+
+    python benchmarks/phases.py
 
 Each measures a threshold at several dimensions and extrapolates it linearly in 1/D. The lines are
-derived in docs/capacity-proofs.md, section 15.
+derived in docs/capacity-proofs.md, section 15. Results are stored in
+benchmarks/results/phases.json, from which the report draws them.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +27,7 @@ from sklearn.datasets import load_digits
 from isthmus.capacity.atlas import binary_line, condensation_line, entropy_noise, storage_line
 
 FloatArray = NDArray[np.float64]
+RESULTS = Path(__file__).parent / "results" / "phases.json"
 DIMS, LARGE_DIMS = (6, 8, 10, 12, 14, 16), (50, 100, 200, 400)
 # Expected number of patterns, at the threshold, that are drawn one by one; their repetitions.
 NEAREST, REPEATS = 300, 400
@@ -180,8 +186,14 @@ def all_thresholds(seed: int = 0) -> list[Threshold]:
 
 
 if __name__ == "__main__":
+    found = all_thresholds()
+    record = [
+        {"name": t.name, "predicted": t.predicted, "measured": t.measured, "point": t.point}
+        for t in found
+    ]
+    RESULTS.write_text(json.dumps({"thresholds": record}, indent=1) + "\n")
     print(f"{'threshold':36} predicted  measured  ratio  by dimension")
-    for each in all_thresholds():
+    for each in found:
         dims = "  ".join(f"{dim}: {value:.3f}" for dim, value in each.by_dim.items())
         numbers = f"{each.predicted:9.4f} {each.measured:9.4f} {each.ratio:6.3f}"
         print(f"{each.name:36} {numbers}  {dims}")
