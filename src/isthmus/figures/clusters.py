@@ -98,7 +98,7 @@ def cluster_map(
     colours = draw_clusters(axes, rows, owners, sure, marks, title, columns, barriers, seed)
     _draw_legend(beside["legend"], np.bincount(owners, minlength=len(marks)), colours)
     if "gap" in parts and gap_curve is not None:
-        draw_gap_curve(beside["gap"], gap_curve, resolution, len(marks))
+        draw_gap_curve(beside["gap"], gap_curve, resolution)
     if "classes" in parts:
         _draw_classes(beside["classes"], owners, np.asarray(classes).astype(str), class_name)
     return figure
@@ -224,68 +224,47 @@ def _draw_barriers(axes: Axes, barriers: NDArray[Any], places: NDArray[Any]) -> 
 
 
 def _draw_legend(axes: Axes, sizes: NDArray[Any], colours: NDArray[Any]) -> None:
-    """List the clusters and their sizes, in columns beside the map."""
+    """List the first clusters and their sizes, in up to three columns beside the map."""
     axes.set_axis_off()
-    shown = len(sizes) if len(sizes) <= 3 * LEGEND_ROWS else 3 * LEGEND_ROWS - 1
     handles = [
         Line2D([], [], marker=_marker(k), ls="", color=colours[k], ms=6, label=f"{k + 1}: {size:,}")
-        for k, size in enumerate(sizes[:shown])
+        for k, size in enumerate(sizes[: 3 * LEGEND_ROWS])
     ]
-    if shown < len(sizes):
-        rest = f"+{len(sizes) - shown}: {sizes[shown:].sum():,}"
-        handles.append(Line2D([], [], ls="", label=rest))
     look: dict[str, Any] = {"title": "cluster: number of rows", "title_fontsize": 9, "fontsize": 8}
     look |= {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0, "alignment": "left"}
     axes.legend(handles=handles, ncols=-(-len(handles) // LEGEND_ROWS), loc="upper left", **look)
 
 
-def draw_gap_curve(
-    axes: Axes, curve: Mapping[str, Any], resolution: float | None, found: int
-) -> None:
-    """Draw the gap at each resolution; name the number of clusters at the best one, if found."""
-    gammas, sizes, gaps = (to_array(curve[name]) for name in ("resolution", "n_clusters", "gap"))
-    axes.plot(gammas, gaps, "o-", color=style.CURVE, ms=3.5, lw=1.2)
+def draw_gap_curve(axes: Axes, curve: Mapping[str, Any], resolution: float | None) -> None:
+    """Draw the gap at each resolution, and the one that was chosen."""
+    axes.plot(curve["resolution"], curve["gap"], "o-", color=style.CURVE, ms=3.5, lw=1.2)
     axes.axhline(0, color=style.RULE, lw=0.8, zorder=0)
     axes.set(xscale="log", xlabel="resolution", ylabel="gap to one cluster")
-    ticks = np.geomspace(gammas.min(), gammas.max(), 4)  # as many as fit side by side
-    axes.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.minorticks_off()
-    axes.margins(x=0.08, y=0.22)
     if resolution is not None and np.isfinite(resolution):
         axes.axvline(resolution, color=style.INK, lw=1.0, ls=":")
-    best = int(np.argmax(np.nan_to_num(gaps, nan=-np.inf)))
-    if sizes[best] != found:  # modes, not gaps, decided
-        return
-    # Above a curve that falls, but inside the axes.
-    side, shift = ("right", -3) if gammas[best] > np.quantile(gammas, 0.8) else ("left", 3)
-    at = gammas[best], gaps[best]
-    look: dict[str, Any] = {"color": style.INK, "bbox": {"fc": style.PAPER, "ec": "none", "pad": 1}}
-    style.note_at(axes, f"K = {int(sizes[best])}", at, (shift, 6), ha=side, **look)
 
 
 def _draw_classes(axes: Axes, owners: NDArray[Any], classes: NDArray[Any], class_name: str) -> None:
-    """Draw the share of each class in each cluster; rare classes count together."""
+    """Draw the share of each class in each cluster, of the most common classes."""
     require("pandas")
     import pandas as pd
 
     kinds = pd.Series(classes).replace("", "unknown")
-    if kinds.nunique() > TABLE_SIDE:
-        common = kinds.value_counts().index[: TABLE_SIDE - 1]
-        kinds = kinds.where(kinds.isin(common), "others")
     whole = pd.crosstab(owners, kinds, normalize="index")
-    table = whole[:TABLE_SIDE]
+    table = whole.loc[: TABLE_SIDE - 1, kinds.value_counts().index[:TABLE_SIDE]]
     # Classes in the order of the clusters that hold most of them.
     table = table.iloc[:, np.argsort(table.to_numpy().argmax(0), kind="stable")]
     names = [literal(name if len(name) <= 14 else f"{name[:13]}…") for name in table.columns]
     axes.imshow(table, cmap=style.DEPTH, vmin=0, vmax=1, aspect="auto")
-    steep: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
-    small = 8 if max(table.shape) <= 10 else 6.5
-    axes.set_xticks(range(len(names)), names, fontsize=small, **steep if len(names) > 3 else {})
-    numbers = [str(number + 1) for number in table.index]
-    axes.set_yticks(range(len(table)), numbers, fontsize=small)
+    look: dict[str, Any] = {"fontsize": 8 if max(table.shape) <= 10 else 6.5}
+    axes.set_xticks(
+        range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", **look
+    )
+    axes.set_yticks(range(len(table)), [str(number + 1) for number in table.index], **look)
     axes.set_title(f"Share of each {literal(class_name)}", fontsize=9.5, fontweight="normal")
-    some = f" (largest {TABLE_SIDE} of {len(whole)})" * (len(whole) > TABLE_SIDE)
-    axes.set_ylabel("cluster" + some)
+    axes.set_ylabel("cluster")
 
 
 @styled
@@ -311,21 +290,17 @@ def cluster_tree(
     ['3\n10', '1\n60', '2\n30']
     """
     tree = to_array(linkage).reshape(-1, 4)
-    count, top = len(tree) + 1, 1.1 * float(tree[:, 2].max(initial=0.0)) or 1.0
+    names = [str(leaf) for leaf in range(1, len(tree) + 2)]
     axes = axes or style.new_figure(4.6).subplots()
-    many = count > 20
-    names = [str(leaf) for leaf in range(1, count + 1)]
     if sizes is not None:
-        between = ": " if many else "\n"
-        names = [f"{name}{between}{int(size):,}" for name, size in zip(names, sizes, strict=True)]
+        names = [f"{name}\n{int(size):,}" for name, size in zip(names, sizes, strict=True)]
     if len(tree):
         look: dict[str, Any] = {"color_threshold": 0, "above_threshold_color": style.CURVE}
-        look |= {"leaf_rotation": 90 if many else 0, "leaf_font_size": 7 if many else 9}
-        dendrogram(tree, ax=axes, labels=names, **look)
+        dendrogram(tree, ax=axes, labels=names, leaf_font_size=9 if len(tree) < 20 else 5, **look)
+        axes.set_ylim(0, 1.1 * float(tree[:, 2].max()) or 1.0)
     else:
         axes.set(xticks=[0], xticklabels=names, yticks=[])
-    axes.set(ylim=(0, top), ylabel="height of merge")
-    axes.set_xlabel("cluster" + ", number of rows" * (sizes is not None))
+    axes.set(xlabel="cluster" + ", number of rows" * (sizes is not None), ylabel="height of merge")
     note = "Two clusters join where the resolution falls to their height."
     style.heading(axes, title, note, characters=110, lines=1)
     return style.root_of(axes)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from isthmus.dynamics.retrieve import retrieve
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, ShapeError, UnknownNormalizerError
+from isthmus.errors import InvalidInputError, ShapeError
 from isthmus.figures import style
 from isthmus.figures.style import INK, MEMORY, MUTED, PAPER, limits_of, styled, to_array
 
@@ -56,7 +56,7 @@ def landscapes_1d(
     figure, grid = style.panels(len(energies), columns=3, panel_height=2.9)
     for axes, (name, energy) in zip(grid, energies.items(), strict=True):
         draw_landscape(axes, energy, marks, queries)
-        axes.set(xlabel="x", ylabel=energy_label(energy))
+        axes.set(xlabel="x", ylabel="energy")
         style.heading(axes, name, (notes or {}).get(name, ""))
     figure.align_ylabels()
     return figure
@@ -66,15 +66,6 @@ def _as_points(energies: Mapping[str, Energy], points: Any) -> NDArray[Any]:
     if not energies:
         raise InvalidInputError("energies is empty; pass at least one to draw.")
     return to_array(next(iter(energies.values())).as_input(points))
-
-
-def energy_label(energy: Energy) -> str:
-    """Return the label of the energy axis, in nats if the energy is -log p up to a constant."""
-    try:
-        energy.log_normalizer()
-    except UnknownNormalizerError:
-        return "energy"
-    return "energy (nats)" if float(energy.inverse_temperature) == 1 else "energy"
 
 
 def draw_landscape(
@@ -303,18 +294,14 @@ def hero(
     heights = float(energy.inverse_temperature) * to_array(energy.energy(points))
     density.contourf(x, y, np.exp(heights.min() - heights), DENSITY_LEVELS, cmap=style.DEPTH)
     draw_draws(density, drawn)
-    for axes in (valleys, density):
-        axes.set(xticks=[], yticks=[], xlabel="x₁", ylabel="x₂", anchor="N")
-        axes.spines[:].set_visible(True)
     cells = grid[2].subgridspec(2, len(images["half in"])).subplots(squeeze=False)
     _draw_images(cells, images)
-    for row, anchor in zip(cells, "NS", strict=True):
-        for axes in row:
-            axes.set_anchor(anchor)
     for axes, title, note in (
         (valleys, "It remembers", "Queries fall into the valley of a memory."),
         (density, "It knows probabilities", "The same energy is a density; dots are draws."),
         (cells[0, 0], "It completes", "Half an image in, the whole out."),
     ):
         style.heading(axes, title, note, characters=60, lines=1)
+    for axes in (valleys, density):
+        axes.set(xticks=[], yticks=[], xlabel="x₁", ylabel="x₂", anchor="N")
     return figure

@@ -117,7 +117,7 @@ def _landscape(
     marks = marks if len(marks) <= MOST_MEMORIES else marks[:0]
     if energy.dim == 1:
         land.draw_landscape(axes, energy, marks, queries, window=window)
-        axes.set(xlabel="x", ylabel=land.energy_label(energy))
+        axes.set(xlabel="x", ylabel="energy")
         x = np.linspace(*axes.get_xlim(), BASIN_POINTS[1])
         for edge in np.flatnonzero(np.diff(_basins(energy, x[:, None]))) if basins else ():
             axes.axvline(0.5 * (x[edge] + x[edge + 1]), color=style.INK, ls=":", lw=1.0)
@@ -225,7 +225,7 @@ def _clusters(model: Any, X: Any, axes: Axes | None, kind: str = "map") -> Axes:
         return cluster_tree(model.linkage_, sizes=sizes, axes=axes).axes[0]
     if kind == "gap":
         axes = axes or _new_axes(4.0)
-        draw_gap_curve(axes, model.gap_curve_, model.resolution_, model.n_clusters_)
+        draw_gap_curve(axes, model.gap_curve_, model.resolution_)
         return axes
     if X is None:
         raise InvalidInputError("Pass the rows to draw: model.plot(X).")
