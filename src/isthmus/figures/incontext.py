@@ -202,27 +202,25 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
         error = None if name == "truth" else np.nan_to_num(evaluation.standard_error(name))
         # Bayes lies on the model, or nearly: dashes on a broad line show both.
         width, order = {"model": (4.2, 4), "bayes": (2.0, 5)}.get(name, (1.4, 3))
-        look = {"color": colour, "ls": line, "marker": marker, "lw": width, "zorder": order}
-        _draw_errors(left, sizes, evaluation.mean(name), error, label=label, **look)
+        look: dict[str, Any] = {"color": colour, "ls": line, "marker": marker, "lw": width}
+        look |= {"zorder": order, "ms": 5.5, "mec": PAPER, "mew": 0.6, "label": label}
+        left.errorbar(sizes, evaluation.mean(name), error, **look)
     main = [evaluation.mean(name) for name in ("model", "truth", "bayes") if name in evaluation.nll]
     low, high = float(np.nanmin(main)), float(np.nanmax(main))
     span = max(high - low, 0.1)
-    # Curves far above model, Bayes and truth leave the panel.
     left.set(ylim=(low - 0.08 * span, high + 0.35 * span), ylabel="nats")
     # Beneath the curves, where they are high, and above the truth.
     left.legend(loc="lower left", bbox_to_anchor=(0.0, 0.11))
     note = f"Means over {evaluation.tasks} tasks, ± standard error."
-    title = "Negative log-likelihood of fresh points"
-    style.heading(left, title, note, characters=75, lines=1)
+    style.heading(left, "Negative log-likelihood of fresh points", note, characters=75, lines=1)
     mean, error = evaluation.kl.mean(1), evaluation.difference("truth")[1]
     title, note = "Divergence from the truth", "KL(truth, model), ± standard error."
     if "bayes" in evaluation.nll:
         mean, error = evaluation.difference("bayes")
         title, note = "Model above Bayes", "Paired over tasks, ± standard error."
     right.axhline(0, color=MUTED, lw=1)
-    _draw_errors(right, sizes, mean, np.nan_to_num(error), color=CURVE, marker="o", lw=2.4)
+    right.errorbar(sizes, mean, np.nan_to_num(error), color=CURVE, marker="o", lw=2.4)
     right.set_ylabel("nats")
-    right.margins(y=0.15)
     style.heading(right, title, note, characters=45, lines=1)
     for axes in (left, right):  # logarithmic from 1 on, with room for 0
         axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.8)
@@ -230,8 +228,3 @@ def nll_against_context(evaluation: Evaluation) -> Figure:
         axes.minorticks_off()
         axes.set(xlim=(-0.35, 1.25 * max(sizes) + 0.35), xlabel="points in context n")
     return figure
-
-
-def _draw_errors(axes: Axes, x: Any, mean: Any, error: Any, **look: Any) -> None:
-    look = {"ms": 8 if look["color"] == CURVE else 5.5, "mec": PAPER, "mew": 0.6, **look}
-    axes.errorbar(x, mean, error, elinewidth=1.2, **look)
