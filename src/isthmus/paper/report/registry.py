@@ -31,7 +31,8 @@ Every figure and claim of the paper (Schaeffer et al., 2024, arXiv 2402.10202), 
 the command that made it, and a verdict on each claim. All is computed afresh from the seed below,
 but for the fits of the clustering study (`isthmus study run`) and transformers trained at high
 rates (`python benchmarks/attention.py`), which `--full` computes afresh, and for the in-context
-models (`isthmus icl train`) and simulations of phases (`python benchmarks/phases.py`)."""
+models (`isthmus icl train`), simulations of phases (`python benchmarks/phases.py`) and proofs by
+computer (`python benchmarks/stored.py`)."""
 CHAPTERS = {
     "overview": "One energy, three uses",
     "energies": "Energies",

@@ -30,7 +30,6 @@ from isthmus.paper.report.parts.errata import (
 )
 from isthmus.paper.report.registry import recorded
 from isthmus.paper.report.section import Section, judged, listed
-from isthmus.paper.stored import CELL_600, E8_SHELL, prove_stored
 from isthmus.paper.sweep import Sweep, sweep
 
 # Patterns on a line, in the order in which they are added.
@@ -137,13 +136,14 @@ def contradictions(found: Sweep, measure: str, along: str) -> int:
 
 def capacity_bounds(seed: int, full: bool = False) -> Section:
     """Draw all bounds, and the numbers of patterns that are proved to be stored."""
-    proofs = [proof for proof in map(prove_stored, (CELL_600, E8_SHELL)) if proof.holds]
+    record = json.loads(recorded("benchmarks/results/stored.json").read_text())["proofs"]
+    proofs = [proof for proof in record if proof["holds"]]
     # In the plane, any number of patterns at equal angles are stored (capacity-proofs.md, 11).
-    known = {2: CORNERS} | {proof.dim: proof.patterns for proof in proofs}
+    known = {2: CORNERS} | {proof["dim"]: proof["patterns"] for proof in proofs}
     more = [
-        f"{each.patterns:,} at D = {each.dim} ({each.claimed:,} stated)"
+        f"{each['patterns']:,} at D = {each['dim']} ({each['claimed']:,} stated)"
         for each in proofs
-        if each.patterns > each.claimed
+        if each["patterns"] > each["claimed"]
     ]
     growth = {}
     for factor, dim in ((2.0, 20), (1.7, 50)):  # per dimension, where M = factor * sqrt(D - 1)
@@ -165,8 +165,9 @@ def capacity_bounds(seed: int, full: bool = False) -> Section:
         (
             judged(
                 "capacity-equals",
-                f"More patterns are stored on that sphere: {listed(more)} "
-                "(docs/capacity-proofs.md, Theorem 20). The printed proof is invalid (E1).",
+                f"More patterns are stored on that sphere: {listed(more)}, as `python "
+                "benchmarks/stored.py` proves (docs/capacity-proofs.md, Theorem 20). The printed "
+                "proof is invalid (E1).",
                 False if more else None,
             ),
             judged(
