@@ -14,7 +14,6 @@ import torch
 import isthmus as ist
 from isthmus import validation
 from isthmus.capacity import certify
-from isthmus.dynamics.diagnostics import effective_sample_size, split_r_hat
 from isthmus.incontext import ICLEBM, ICLEBMConfig, pretrained
 
 DOUBLE = torch.float64
@@ -379,14 +378,6 @@ def test_chains_follow_init_and_else_the_memories():
                 drawn, ist.sample(energy, 4, init=torch.as_tensor(init), **options)
             )
     assert repr(ist.sample_chains(ist.GaussianKDE(rows, 1.0), 8, **options)).startswith("Chains(")
-
-
-def test_diagnostics_follow_the_draws():
-    draws = torch.randn(50, 3, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
-    for function in (split_r_hat, effective_sample_size):
-        assert isinstance(function(draws), torch.Tensor)
-        assert type(function(draws.numpy())) is np.ndarray
-        np.testing.assert_array_equal(function(draws.numpy()), function(draws))
 
 
 def test_contexts_are_followed_as_memories_are():

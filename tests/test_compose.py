@@ -237,24 +237,6 @@ def test_heavy_tails_and_kinks_have_larger_stated_errors():
     assert abs(float(found.value - laplace.log_normalizer())) <= float(found.error)
 
 
-def test_log_prob_of_any_energy():
-    """A quartic well against adaptive quadrature by scipy."""
-
-    class Well(ist.Energy):
-        dim = 1
-
-        def energy(self, x) -> Tensor:
-            return (self.as_input(x).square() - 1).square().sum(-1)
-
-    total = integrate.quad(lambda x: np.exp(-((x**2 - 1) ** 2)), -10, 10)[0]
-    density = ist.with_normalizer(Well())
-    at = torch.tensor([[0.5], [1.0]], dtype=DOUBLE)
-    expected = -Well().energy(at) - np.log(total)
-    torch.testing.assert_close(density.log_prob(at), expected, rtol=1e-6, atol=1e-6)
-    assert not density.has_step
-    check_energy(density, at)
-
-
 def test_sums_sparse_networks_and_multiples_get_a_density():
     kde = ist.GaussianKDE(draw(4, 2), 0.8)
     for energy in (2 * kde, kde + ist.StudentKDE(draw(3, 2), 0.5), ist.SparseHopfield(draw(5, 2))):

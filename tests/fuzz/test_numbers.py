@@ -1,7 +1,7 @@
 """Numbers at their limits: densities by quadrature, far offsets, extreme sizes, and moments."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -12,14 +12,11 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import isthmus as ist
-from isthmus import deep, incontext
 from isthmus.capacity import certify
 from isthmus.compose import WeightedSum
-from isthmus.distributed.sharded import ShardedMemory
 from isthmus.energy import Energy
-from isthmus.errors import InvalidInputError, UnknownNormalizerError
+from isthmus.errors import InvalidInputError
 from isthmus.memories.base import MarginalMemory
-from isthmus.normalizer import NormalizedEnergy
 
 Array = NDArray[np.float64]
 M = np.array([[0.0, 0.3], [1.4, -0.8], [-0.9, 1.1]])
@@ -35,7 +32,7 @@ def own_shapes(dim: int) -> Array:
     return np.array([1.0, 0.6, 1.5])[:, None, None] * shaped(dim)
 
 
-# Every public density, as functions of the number of coordinates.
+# Densities as functions of the number of coordinates.
 DENSITIES: dict[type, list[Callable[[int], Energy]]] = {
     ist.GaussianKDE: [
         lambda d: ist.GaussianKDE(M[:, :d], 0.4),
@@ -71,16 +68,6 @@ DENSITIES: dict[type, list[Callable[[int], Energy]]] = {
         lambda d: ist.GaussianKDE(M[:, :d], 0.5).in_nats() + ist.Mixture(M[1:, :d]).in_nats(),
     ],
 }
-ON_SPHERES = {ist.VonMisesFisherMixture}
-WITHOUT_NORMALIZER = {ist.Hopfield, ist.DenseAssociativeMemory, ist.SparseHopfield}
-# Integrated in tests/incontext/test_context.py and test_table_energy.py, and test_normalizer.py;
-# tests/distributed/test_sharded.py compares a memory in parts with the whole.
-ELSEWHERE = {incontext.ContextEnergy, NormalizedEnergy, ShardedMemory}
-# Networks, which have no normaliser in closed form: tests/deep/test_deep.py.
-NETWORKS = {
-    *(deep.NeuralEnergy, deep.ModuleEnergy, deep.DeepMemory, deep.VisibleMemory),
-    deep.EnergyTransformerBlock,
-}
 # Corners and jumps of a kernel limit the accuracy of a grid, and so do heavy tails.
 TOLERANCE = {
     ist.UniformKDE: 3e-3,
@@ -90,21 +77,6 @@ TOLERANCE = {
     ist.StudentMixture: 1e-4,
     ist.TableMixture: 1e-4,
 }
-
-
-def public_energies(base: type = Energy) -> Iterator[type]:
-    """Yield every energy of isthmus that users make: those that no other public one extends."""
-    for kind in base.__subclasses__():
-        if kind.__module__.startswith("isthmus.") and not kind.__name__.startswith("_"):
-            yield from list(public_energies(kind)) or [kind]
-
-
-def test_every_public_energy_is_integrated_or_has_no_normalizer() -> None:
-    known = {*DENSITIES, *ON_SPHERES, *WITHOUT_NORMALIZER, *ELSEWHERE, *NETWORKS}
-    assert set(public_energies()) == known
-    for kind in WITHOUT_NORMALIZER:
-        with pytest.raises(UnknownNormalizerError):
-            kind(np.sign(M)).log_normalizer()
 
 
 def line(n: int) -> tuple[Array, Array]:
