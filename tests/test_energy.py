@@ -213,6 +213,28 @@ def test_a_subset_takes_along_what_belongs_to_it(make_energy, memories, points):
         assert torch.equal(few.log_weights, energy.log_weights[[1, 4]])
 
 
+def test_memories_move_with_their_points(make_energy, memories, points):
+    energy = make_energy(memories)
+    if energy.translation_invariant:
+        moved = energy.with_memories(memories + 17.0).energy(points + 17.0)
+        torch.testing.assert_close(moved, energy.energy(points), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_no_temperature_and_no_distance_gives_nan(make_energy, memories, points, dtype):
+    energy, x = make_energy(memories).to(dtype), points.to(dtype)
+    cases = [(energy, x + distance) for distance in (1e3, 1e6)]
+    for name in [name for name, each in energy.state_dict().items() if each.ndim == 0]:
+        for value in (1e-6, 1e-3, 1e3, 1e6):
+            extreme = copy.deepcopy(energy)
+            extreme.load_state_dict({**extreme.state_dict(), name: torch.tensor(value)})
+            cases.append((extreme, x))
+    for extreme, at in cases:
+        assert not extreme.energy(at).isnan().any()
+        assert not extreme.score(at).isnan().any()
+        assert extreme.step(at).isfinite().all()
+
+
 @torch.no_grad()
 def change_in_place(energy, new):
     energy.memories.copy_(new)

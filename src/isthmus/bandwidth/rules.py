@@ -165,21 +165,18 @@ def silverman(X: Any) -> Bandwidth:
     return by_rule(as_rows(X), "silverman")
 
 
-def by_rule(
-    rows: FloatArray, rule: str, log_weights: FloatArray | None = None, covariance: Any = None
-) -> Bandwidth:
-    """Return the bandwidth of a rule for rows with weights, of their covariance or another."""
+def by_rule(rows: FloatArray, rule: str, log_weights: FloatArray | None = None) -> Bandwidth:
+    """Return the bandwidth of a rule for rows with weights."""
     logits = np.zeros(len(rows)) if log_weights is None else log_weights
     shares = softmax(logits)
-    if covariance is None:
-        if len(rows) < 2 or not 1 - np.square(shares).sum() > 0:
-            raise InvalidInputError("A covariance needs two rows with weight. Pass sigma instead.")
-        covariance = np.cov(rows.T, aweights=shares).reshape(rows.shape[1], -1)
-        if np.linalg.eigvalsh(covariance)[0] <= 0:
-            raise InvalidInputError(
-                "The covariance of the rows is not positive definite: a column is constant, or "
-                "the sum of others. Use sigma='auto'."
-            )
+    if len(rows) < 2 or not 1 - np.square(shares).sum() > 0:
+        raise InvalidInputError("A covariance needs two rows with weight. Pass sigma instead.")
+    covariance = np.cov(rows.T, aweights=shares).reshape(rows.shape[1], -1)
+    if np.linalg.eigvalsh(covariance)[0] <= 0:
+        raise InvalidInputError(
+            "The covariance of the rows is not positive definite: a column is constant, or the sum "
+            "of others. Use sigma='auto'."
+        )
     count, dim = 1 / float(np.square(shares).sum()), rows.shape[1]
     if rule == "silverman":
         count *= (dim + 2) / 4

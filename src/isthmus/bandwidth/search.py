@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -117,23 +116,13 @@ def choose(
     return chosen
 
 
-def named(rule: str, X: Any, log_weights: Any, covariance: Any, factors: Any) -> Bandwidth:
-    """Return the bandwidth that a rule finds, of the given (checked) shape if there is one."""
+def named(rule: str, X: Any, log_weights: Any) -> Bandwidth:
+    """Return the bandwidth that a rule finds."""
     as_choice(rule, "sigma", ("auto", "scott", "silverman"))
-    rows = as_rows(X)
     weights = None if log_weights is None else as_array(log_weights, "log_weights")
-    if rule == "auto" and covariance is None and factors is None:
-        return choose(rows, log_weights=weights)
-    own = None if covariance is None else as_array(covariance, "covariance")
-    widths = None if factors is None else as_array(factors, "factors")
-    found = replace(by_rule(rows, rule, weights, own), factors=widths)
-    if rule != "auto":
-        return found
-    assert found.covariance is not None
-    mapped = _mapped(np.asarray(np.linalg.cholesky(found.covariance), np.float64), rows)
-    problem = _WidthSearch(mapped, weights, True, seed=0)
-    logs = None if widths is None else np.log(widths)[problem.first]
-    return replace(found, sigma=problem.round_scale(logs))
+    if rule == "auto":
+        return choose(X, log_weights=weights)
+    return by_rule(as_rows(X), rule, weights)
 
 
 class _WidthSearch:
@@ -207,11 +196,6 @@ class _WidthSearch:
         nearest = search.kneighbors(_mapped(root, rows / self.scale))[0][:, -1]
         found: FloatArray = np.log(np.maximum(nearest, NARROWEST))
         return found - found.mean()
-
-    def round_scale(self, log_factors: FloatArray | None) -> float:
-        """Return the bandwidth of round kernels with given factors."""
-        root, _ = self._search("round").shape(adaptive=False)
-        return self.scaled(root, log_factors, self.queries)[0] * float(root[0] * self.scale[0])
 
     def _search(self, kind: Kind, part: int | None = None) -> _ExpectationMaximization:
         """Return the search for a shape; round kernels are round in the units of the table."""

@@ -356,7 +356,7 @@ class GaussianKDE(GaussianMemory):
         stretched, full and adaptive kernels (:func:`isthmus.bandwidth.choose`). "scott" and
         "silverman" are rules for one Gaussian cluster.
     covariance : array or Tensor (D, D), optional
-        C, which sigma squared multiplies.
+        C, which sigma squared multiplies. With a number for sigma, as `factors`.
     factors : array or Tensor (N,), optional
         f, the width of each kernel relative to sigma: wide where memories are sparse.
     log_weights : array or Tensor (N,), optional
@@ -401,20 +401,18 @@ class GaussianKDE(GaussianMemory):
         count, dim = self.memories.shape
         if sigma is None:
             sigma = "auto" if covariance is None else 1.0
-        if isinstance(sigma, str):
-            self._sigma_rule = sigma
-            if is_transforming():
-                raise InvalidInputError("Pass a number for sigma: values are traced, not known.")
-            if covariance is not None:
-                as_covariance(covariance, self.memories)
-            if factors is not None:
-                as_entries(factors, "factors", self.memories, (count,))
-            sigma = named(sigma, self.memories, self.log_weights, covariance, factors)
-            covariance = factors = None
-        if isinstance(sigma, Bandwidth):
-            covariance = _only("covariance", covariance, sigma.covariance)
-            factors = _only("factors", factors, sigma.factors)
-            sigma = sigma.sigma
+        if isinstance(sigma, str | Bandwidth):
+            if not (covariance is None and factors is None):
+                raise InvalidInputError(
+                    "A rule or a Bandwidth for sigma describes the whole kernel. Leave out "
+                    "covariance and factors, or pass a number for sigma."
+                )
+            if isinstance(sigma, str):
+                self._sigma_rule, rule = sigma, sigma
+                if is_transforming():
+                    raise InvalidInputError("Pass a number for sigma: its rule cannot be traced.")
+                sigma = named(rule, self.memories, self.log_weights)
+            sigma, covariance, factors = sigma.sigma, sigma.covariance, sigma.factors
         if getattr(sigma, "ndim", isinstance(sigma, list | tuple)):
             if covariance is not None:
                 raise InvalidInputError(
@@ -499,12 +497,6 @@ class GaussianKDE(GaussianMemory):
             settings["sigma"] = 1.0
         settings["index"] = "auto"
         return self._alike(GaussianKDE(memories, **settings))
-
-
-def _only(name: str, given: Any, own: Any) -> Any:
-    if given is not None and own is not None:
-        raise InvalidInputError(f"The bandwidth has {name} of its own; leave out {name}=.")
-    return own if given is None else given
 
 
 def patterns(seen: Tensor) -> list[tuple[Tensor, Tensor]]:
