@@ -90,12 +90,11 @@ def sparse_weights(logits: Tensor, separation: Separation) -> Tensor:
     return (weights / weights.sum(1, keepdim=True)).reshape(logits.shape)
 
 
-def entmax(logits: Tensor, alpha: float, dim: int = -1) -> Tensor:
-    """Return alpha-entmax along `dim`: softmax at 1, sparsemax at 2; ``-inf`` has no weight."""
+def entmax(logits: Tensor, alpha: float) -> Tensor:
+    """Return alpha-entmax over the last axis: softmax at 1, sparsemax at 2; ``-inf`` weighs 0."""
     if alpha == 1:
-        return torch.softmax(logits, dim)
-    weights = sparse_weights(logits.movedim(dim, -1), Separation("entmax", alpha))
-    return weights.movedim(-1, dim)
+        return torch.softmax(logits, -1)
+    return sparse_weights(logits, Separation("entmax", alpha))
 
 
 def attend_sparse(

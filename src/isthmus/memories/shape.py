@@ -257,13 +257,13 @@ def _pooled(
     return found.logsumexp, (found.mean + both.centre)[:, queries.shape[1] :]
 
 
-def root_of(covariance: Tensor, name: str = "covariance") -> Tensor:
+def root_of(covariance: Tensor) -> Tensor:
     """Return the lower Cholesky factor of covariances (..., D, D), in their dtype."""
     exact = covariance if covariance.device.type == "mps" else covariance.double()
     root, failed = torch.linalg.cholesky_ex(0.5 * (exact + exact.mT))
     if not is_transforming() and bool(failed.any()):
         raise InvalidInputError(
-            f"{name} must be positive definite. Add a small multiple of the identity, or let "
+            "covariance must be positive definite. Add a small multiple of the identity, or let "
             "isthmus.bandwidth.choose find one."
         )
     return root.to(covariance.dtype)
