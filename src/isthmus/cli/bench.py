@@ -6,7 +6,6 @@ import argparse
 import subprocess
 import sys
 
-from isthmus.cli import options
 from isthmus.errors import InvalidInputError
 from isthmus.io.files import shipped
 
@@ -25,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Scripts in {folder}:", *names, sep="\n")
         return 0
     if arguments.name not in names:
-        near = options.did_you_mean(arguments.name, names)
-        raise InvalidInputError(f"{arguments.name!r} is not a benchmark; {near}")
+        known = ", ".join(names)
+        raise InvalidInputError(f"{arguments.name!r} is not a benchmark; there are {known}.")
     command = [sys.executable, str(folder / f"{arguments.name}.py"), *arguments.arguments]
     return subprocess.run(command, check=False).returncode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import sys
 import tomllib
@@ -42,8 +41,6 @@ SHARED, READING = HELP.pop("shared"), HELP.pop("reading")
 Action = Callable[[argparse.Namespace], int]
 # The largest seed that the generators of numpy and torch both accept.
 LARGEST = 2**32 - 1
-# Names are nearly the same from this ratio of `difflib` on.
-NEARLY = 0.7
 LABEL_NAMES = {"class", "classes", "label", "labels", "target", "species"}
 
 
@@ -54,37 +51,9 @@ class Parser(argparse.ArgumentParser):
         layout = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(**{**layout, **options})
 
-    # argparse has overloads for namespaces of other kinds, which nothing here uses.
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse, and refuse unknown arguments here, where the nearest option can be named."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            word = unknown[0].partition("=")[0]
-            commands = [
-                name
-                for one in self._actions
-                if not one.option_strings
-                for name in one.choices or ()
-            ]
-            # Without dashes, which all options have: --rows is not nearly --skip-rows.
-            known = {one.strip("-"): one for one in [*self._option_string_actions, *commands]}
-            near = difflib.get_close_matches(word.strip("-"), known, 1, NEARLY)
-            advice = f"; did you mean {known[near[0]]}?" if near else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
-        return found, unknown
-
     def error(self, message: str) -> NoReturn:
         """Raise an error that `main` prints as one line."""
         raise InvalidInputError(f"{message} (see {self.prog} --help)")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            # Errors in an option name it; those in a command need no name.
-            named = action if action.option_strings else None
-            words = f"{value!r} is not {'a choice' if named else 'a command'}"
-            raise argparse.ArgumentError(named, f"{words}; {did_you_mean(value, action.choices)}")
 
 
 def make_parser(command: str, module: Any) -> Parser:
@@ -149,13 +118,6 @@ def sections(texts: Mapping[str, str]) -> str:
         for title, text in texts.items()
         if text.strip()
     )
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the nearest known word; if none is near, list them all."""
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
 
 
 def path(text: str) -> Path:
