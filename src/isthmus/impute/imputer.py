@@ -30,8 +30,6 @@ from isthmus.validation import as_choice, as_count
 LEARNED_ROWS, LEARNED_ROWS_A_COLUMN = 5000, 20
 # Whole numbers are rounded unless that raises the error by more than this factor.
 COSTLY = 1.02
-# A cell farther off than so many ranges between the 5th and the 95th percentile is an error.
-GROSS = 1000.0
 # A column that varies by less than this share of its size is constant.
 CONSTANT = 1e-10
 
@@ -77,7 +75,8 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
     indicator_ : ndarray (n_samples, D) of bool
         True where a value of the fitted table was missing.
     blend_ : ndarray (K, columns of numbers)
-        Weights of the estimates: retrieved, and, in tables of few columns, with local covariances.
+        Weights of the estimates, equal in all columns: retrieved, and, in tables of few columns,
+        with local covariances.
     categories_ : dict
         Values of each column of categories by name, the most frequent first; at most 20.
 
@@ -139,7 +138,7 @@ class MemoryImputer(Plottable, OneToOneFeatureMixin, TransformerMixin, BaseEstim
         )
         self._spread = Spread.of(checks, self._blend, generator)
         self._measure_errors()
-        self.blend_ = self._blend.weights
+        self.blend_ = np.repeat(self._blend.weights[:, None], rows.shape[1], axis=1)
         return self
 
     @property
@@ -347,14 +346,11 @@ class ColumnUnits:
     """Standard units of columns, their bounds, and which hold whole numbers. All are (D,).
 
     A bound is a value that several rows have and none exceeds, or else 0 in columns of one sign.
-    Cells farther from the `middle` than `reach` count as unknown.
     """
 
     scaling: Scaling
     least: FloatArray
     most: FloatArray
-    reach: FloatArray
-    middle: FloatArray
     whole: NDArray[np.bool_]
     empty: NDArray[np.bool_]
 
@@ -363,14 +359,11 @@ class ColumnUnits:
         """Measure rows (n, D); the columns of a group share a scale."""
         empty = np.isnan(X).all(0)
         values = np.where(empty, 0.0, X)
-        low, middle, high = np.nanpercentile(values, (5, 50, 95), axis=0)
         least, most = np.nanmin(values, 0), np.nanmax(values, 0)
         size = np.maximum(np.maximum(most, -least), np.finfo(np.float64).tiny)
-        reach = np.where(high > low, GROSS * (high / 2 - low / 2) * 2, np.inf)
-        learned = np.where(np.abs(values - middle) <= reach, values, np.nan)
-        shares = weights[:, None] * ~np.isnan(learned)
+        shares = weights[:, None] * ~np.isnan(values)
         shares /= shares.sum(0)
-        relative = np.nan_to_num(learned / size)
+        relative = np.nan_to_num(values / size)
         mean = (shares * relative).sum(0)
         variance = (shares * np.square(relative - mean)).sum(0)
         for group in groups:
@@ -381,12 +374,11 @@ class ColumnUnits:
         low_end, high_end = np.where(least >= 0, 0.0, -np.inf), np.where(most <= 0, 0.0, np.inf)
         least = np.where((values == least).sum(0) > 1, least, low_end)
         most = np.where((values == most).sum(0) > 1, most, high_end)
-        return cls(scaling, least, most, reach, middle, np.asarray(whole), np.asarray(empty))
+        return cls(scaling, least, most, np.asarray(whole), np.asarray(empty))
 
     def into(self, X: FloatArray) -> FloatArray:
-        """Return rows in standard units, NaN where unknown or grossly far off."""
+        """Return rows in standard units, NaN where unknown."""
         Z = self.scaling.into(X)
-        Z[~(np.abs(X - self.middle) <= self.reach)] = np.nan
         Z[:, self.empty] = 0.0
         return Z
 

@@ -29,7 +29,7 @@ CHECKED_ROWS, CHECKED_SHARE, CHECKED_MEMORIES = 300, 1 / 3, 1200
 SMALL_ROWS, MOST_REPEATS, ENOUGH_CELLS = 600, 12, 3000
 # The share of cells to hide where the table has fewer gaps.
 FEWEST_HIDDEN = 0.1
-# Cells that the common weights of the estimates count for, beside those of a column.
+# Cells that equal weights of the estimates count for.
 PRIOR_CELLS = 60
 MEASURED_ROWS, MEASURED_DRAWS = 150, 40
 # Cells that the table as a whole counts for, beside those of a column.
@@ -168,7 +168,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Blend:
-    """The ridge of regressions, and the weights of the estimates in each column (K, D).
+    """The ridge of regressions, and the weights (K,) of the estimates.
 
     `cells` are the places (row, column) of hidden cells, `rows` their rows in the table, `truth`
     their values and `found` their fills, by weights learned from other rows.
@@ -184,7 +184,7 @@ class Blend:
     def fill(self, memories: FilledMemories, Z: FloatArray) -> FloatArray:
         """Return the means of all cells of a block of rows (n, D)."""
         found = memories.estimates(Z, self.ridge)
-        return memories.shape.mean + np.einsum("kd,knd->nd", self.weights, np.array(found))
+        return memories.shape.mean + np.tensordot(self.weights, np.array(found), 1)
 
 
 def learn(
@@ -267,7 +267,7 @@ def _choose_ridge(checks: Sequence[Check]) -> float:
 
 def _blend(checks: Sequence[Check], ridge: float) -> Blend:
     """Return the weights of the estimates that leave the least error at hidden cells."""
-    parts, start, dim = [], 0, checks[0].truth.shape[1]
+    parts, start = [], 0
     for check in checks:
         row, column = np.nonzero(check.hidden)
         centre = check.memories.shape.mean[column]
@@ -276,48 +276,24 @@ def _blend(checks: Sequence[Check], ridge: float) -> Blend:
         parts.append((found.T, truth, centre, row + start, column, check.places[row]))
         start += len(check.truth)
     found, truth, centre, row, column, origin = map(np.concatenate, zip(*parts, strict=True))
-    estimates = found.T
-    distinct = len(np.unique(np.column_stack([origin, column]), axis=0))
-    times = len(truth) / max(distinct, 1)
-    weights = _weights(estimates, truth, column, dim, times)
     # Errors are measured where the weights were not learned.
     crossed = np.empty_like(truth)
     half = np.unique(origin, return_inverse=True)[1] % 2 == 0
     for learned in (half, ~half):
-        other = _weights(estimates[:, learned], truth[learned], column[learned], dim, times)
-        crossed[~learned] = (other[:, column] * estimates).sum(0)[~learned]
+        crossed[~learned] = found[~learned] @ _weights(found[learned], truth[learned])
+    weights = _weights(found, truth)
     return Blend(ridge, weights, (row, column), origin, truth + centre, crossed + centre)
 
 
-def _weights(
-    estimates: FloatArray, truth: FloatArray, column: NDArray[np.intp], dim: int, times: float
-) -> FloatArray:
-    """Return non-negative weights (K, D) of estimates (K, cells), alike in all columns.
-
-    A cell was hidden so many `times` on average.
-    """
-    count = len(estimates)
-    common = np.full(count, 1.0 / count)
+def _weights(estimates: FloatArray, truth: FloatArray) -> FloatArray:
+    """Return non-negative weights (K,) of estimates (cells, K), drawn to equal ones."""
+    equal = np.full(estimates.shape[1], 1 / estimates.shape[1])
     if not len(truth):
-        return np.repeat(common[:, None], dim, 1)
+        return equal
     # The prior counts for less where the estimates are good.
-    noise = np.sqrt(np.square(truth - estimates).mean(1).min())
-    pull = noise * np.sqrt(PRIOR_CELLS * times) + 1e-9
-    common = _shrunk(estimates, truth, common, pull)
-    weights = np.repeat(common[:, None], dim, 1)
-    order = np.argsort(column, kind="stable")
-    ends = np.searchsorted(column[order], np.arange(dim + 1))
-    for place in range(dim):
-        own = order[ends[place] : ends[place + 1]]
-        if len(own):
-            weights[:, place] = _shrunk(estimates[:, own], truth[own], common, pull)
-    return weights
-
-
-def _shrunk(estimates: FloatArray, truth: FloatArray, prior: FloatArray, pull: float) -> FloatArray:
-    """Return non-negative least squares, drawn to a prior."""
-    system = np.concatenate([estimates.T, pull * np.eye(len(prior))])
-    return nnls(system, np.concatenate([truth, pull * prior]))[0]
+    pull = np.sqrt(PRIOR_CELLS * np.square(truth - estimates @ equal).mean()) + 1e-9
+    system = np.concatenate([estimates, pull * np.eye(len(equal))])
+    return np.asarray(nnls(system, np.concatenate([truth, pull * equal]))[0])
 
 
 @dataclass(frozen=True)
