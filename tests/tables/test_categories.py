@@ -7,7 +7,7 @@ import pytest
 from isthmus.cli.main import main
 from isthmus.impute import MemoryImputer
 from isthmus.synthesis import draw_rows
-from isthmus.tables.categories import doubtful_columns, with_categories
+from isthmus.tables.categories import with_categories
 from isthmus.tables.files import read_table
 
 RNG = np.random.default_rng(0)
@@ -50,39 +50,11 @@ def test_missing_text_is_no_category_unless_there_is_but_one(tmp_path) -> None:
     assert set(found.tick) == {"x", ""}
 
 
-N = 24
-NUMBERS = np.random.default_rng(0).normal(size=N)
-CASES = {
-    "customer_id": ([f"c{row}" for row in range(N)], "looks like row ids"),
-    "rowid": (np.arange(N), "looks like row ids"),
-    "price": ([f"${row}.50" for row in range(N)], "numbers as text, such as '\\$0.50'"),
-    "rate": (["15.3 %", "n/a"] * (N // 2), "numbers as text, such as '15.3 %'"),
-    "when": (pd.date_range("2024-01-01", periods=N).strftime("%Y-%m-%d"), "to_datetime"),
-    "name": ([f"person {row}" for row in range(N)], "hardly repeats, such as 'person 0'"),
-}
-PLAIN = {
-    "kind": ["ant", "bee", "-"] * (N // 3),
-    "paid": np.arange(N),
-    "id": np.linspace(0, 1, N),
-    "flag": [True, False] * (N // 2),
-    "objects": np.array([True, False] * (N // 2), dtype=object),
-    "day": pd.date_range("2024-01-01", periods=N),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_doubtful_columns_are_named(name) -> None:
-    values, words = CASES[name]
-    frame = pd.DataFrame({"x": NUMBERS, "kind": PLAIN["kind"], name: values})
-    with pytest.warns(UserWarning, match=words) as found:
-        draw_rows(frame, 2, check=False)
-    assert len(found) == 1
-    assert f"Column {name!r}" in str(found[0].message)
-    assert found[0].filename == __file__
-    with pytest.warns(UserWarning, match=words):
-        MemoryImputer().fit(frame)
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_other_columns_are_not(name) -> None:
-    assert not list(doubtful_columns(pd.DataFrame({name: PLAIN[name]})))
+def test_text_that_hardly_repeats_is_named_where_it_is_learned_from() -> None:
+    dates = pd.date_range("2024-01-01", periods=60).strftime("%Y-%m-%d")
+    frame = MEASURED.assign(kind=["ant", "bee", "-"] * 20, day=pd.Timestamp("2024-01-01"))
+    for learn in (lambda table: draw_rows(table, 2, check=False), MemoryImputer().fit):
+        learn(frame)  # without a warning
+        with pytest.warns(UserWarning, match="'when' .* such as '2024-01-01'") as found:
+            learn(frame.assign(when=dates))
+        assert [each.filename for each in found] == [__file__]

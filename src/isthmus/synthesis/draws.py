@@ -113,8 +113,7 @@ def draw_rows(
     Parameters
     ----------
     table : DataFrame or array (m, D)
-        Columns that are not numbers are categories. A warning names columns that look like ids,
-        and text that holds numbers, dates or hardly repeats.
+        Columns that are not numbers are categories. A warning names text that hardly repeats.
     n : int
     model : {"auto", "tables", "kernel"}
         "tables" needs 5 to 1,024 rows and up to 64 columns of numbers that vary, and no others;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,7 @@ import pandas as pd
 
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
-from isthmus.tables.columns import (
-    GAP,
-    ID_NAME,
-    WORD,
-    is_missing,
-    is_nested,
-    is_textual,
-    parse_cells,
-)
+from isthmus.tables.columns import is_missing, is_nested, is_textual
 from isthmus.tables.files import Table
 
 # Text whose values are distinct in more than half of the rows is not one of categories, if there
@@ -62,40 +53,16 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def warn_of_columns(frame: Any, stacklevel: int = 3) -> None:
-    """Warn of the doubtful columns of a data frame of pandas, each by name."""
-    if isinstance(frame, pd.DataFrame) and len(frame) >= FEWEST_ROWS:
-        for sentence in doubtful_columns(frame):
-            warnings.warn(sentence, UserWarning, stacklevel=stacklevel)
-
-
-def doubtful_columns(frame: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence on each column that looks like ids, or is text but not categories.
-
-    >>> import pandas as pd
-    >>> table = pd.DataFrame({"price": ["$1.50", "$2.25"], "size": [1.0, 2.0]})
-    >>> print(*doubtful_columns(table))
-    Column 'price' holds numbers as text, such as '$1.50', and is treated as categories. Convert it to numbers first.
-    """  # noqa: E501
+    """Warn of columns of text that hardly repeats: ids, names, dates or numbers written as text."""
+    if not isinstance(frame, pd.DataFrame) or len(frame) < FEWEST_ROWS:
+        return
     for place, name in enumerate(frame.columns):
         column = frame.iloc[:, place]
-        if is_nested(column):
-            continue
-        known = column[~is_missing(column)]
-        distinct = known.nunique()
-        if ID_NAME.fullmatch(str(name)) and distinct == len(known) > len(column) / 2:
-            if column.dtype.kind != "f" or not (known % 1 != 0).any():
-                yield f"Column {name!r} looks like row ids and is learned from. Leave it out."
-            continue
-        if not is_textual(column) or known.empty:
-            continue
-        kinds = set(np.unique(parse_cells(known, ".")[1]).tolist()) - {GAP}
-        if kinds and max(kinds) < WORD and not all(isinstance(cell, bool) for cell in known):
-            kind, advice = "numbers as text", "Convert it to numbers first."
-        elif 2 * distinct <= max(len(column), 2):
-            continue
-        elif pd.to_datetime(known, errors="coerce", format="ISO8601").notna().all():
-            kind, advice = "dates as text", "Convert it with pandas.to_datetime, or leave it out."
-        else:
-            kind, advice = "text that hardly repeats", "Leave it out."
-        shown = f"such as {str(known.iloc[0])!r}, and is treated as categories."
-        yield f"Column {name!r} holds {kind}, {shown} {advice}"
+        if is_textual(column) and not is_nested(column) and 2 * column.nunique() > len(column):
+            shown = repr(str(column.dropna().iloc[0]))
+            warnings.warn(
+                f"Column {name!r} holds text that hardly repeats, such as {shown}, and is treated "
+                "as categories. Convert it to numbers or times, or leave it out.",
+                UserWarning,
+                stacklevel=stacklevel,
+            )
