@@ -100,20 +100,6 @@ def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_the_lock_removes_what_killed_processes_left_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "more").mkdir()
-    left = [tmp_path / f".a.{16 * 'b'}.part", tmp_path / "more" / f".a.b.{16 * '0'}.part"]
-    own = [tmp_path / ".a.part", tmp_path / f"a.{16 * 'b'}.part", tmp_path / ".a.bb.part"]
-    for file in (*left, *own):
-        file.touch()
-        os.utime(file, (0, 0))
-    own.append(tmp_path / f".new.{16 * 'c'}.part")  # which another process may be writing
-    own[-1].touch()
-    with exclusive(tmp_path, tmp_path / "more", tmp_path / "nowhere"):
-        assert not any(file.exists() for file in left)
-    assert all(file.exists() for file in own)
-
-
 def test_a_directory_is_locked_until_the_holder_ends_however_it_ends(tmp_path: Path) -> None:
     code = f"""
 import sys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 WRITTEN = (
     "separation guaranteed_radius error_bound noise noise_norm retrieval_error stored decided basin"
 )
-# A column is worth a note if it varies this many times as much as another.
-UNEVEN = 30.0
 # The inverse squares of smaller bandwidths overflow.
 SMALLEST = 1e-154
 
@@ -42,10 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
         figures.save(draw(*shown), arguments.plot)
     summary: dict[str, Any] = {"columns": [*table.columns], "left_out": [*table.left_out]}
     summary |= {"standardised": arguments.standardise}
-    notes = (*table.notes, *_uneven_columns(table, arguments))
     if arguments.phases:
         summary |= found.to_dict()
-        return options.finish(arguments, found, summary, notes, plot=arguments.plot)
+        return options.finish(arguments, found, summary, table.notes, plot=arguments.plot)
     twins = int(table.frame.duplicated(list(table.columns), keep=False).sum())
     chosen = {"sigma_chosen": arguments.choose, "rows_with_a_twin": twins}
     units = "the columns' own units (not standardised)"
@@ -56,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         text += "\nsigma was chosen automatically: the largest value that stores enough rows."
     rows, files = _rows(found, table, arguments.noise), {"plot": arguments.plot}
     summary = {"rows": len(X), **summary, **chosen, **found.summary}
-    return options.finish(arguments, text, summary, notes, rows, table, **files)
+    return options.finish(arguments, text, summary, table.notes, rows, table, **files)
 
 
 def _rows(found: Certificate, table: Table, noise: bool) -> Any:
@@ -104,14 +100,3 @@ def _certificate(X: NDArray[np.float64], arguments: argparse.Namespace) -> Certi
         if arguments.model == "kde":
             return certify(X, sigma, **rest)
         return certify(ModernHopfield(X, arguments.beta or sigma**-2), **rest)
-
-
-def _uneven_columns(table: Table, arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield a note if one column nearly alone determines the distances between rows."""
-    spreads = zip(table.X.std(0).tolist(), table.columns, strict=True)
-    varying = sorted(one for one in spreads if one[0] > 0)
-    if varying and not arguments.standardise and varying[-1][0] > UNEVEN * varying[0][0]:
-        yield (
-            f"column {varying[-1][1]!r} varies far more than {varying[0][1]!r} and dominates "
-            "distances; --standardise gives all the same weight."
-        )

@@ -114,7 +114,7 @@ def run(
     lock: Any = nullcontext()
     if folder is not None and (fabric is None or fabric.is_global_zero):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = exclusive(folder, folder / "model")
+        lock = exclusive(folder)
     with lock:
         train: Any = partial(_train, recipe, folder, _checkpoint_in(folder, recipe), **course)
         if fabric is not None:

@@ -6,9 +6,8 @@ import os
 import secrets
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus.errors import InvalidInputError, RunInProgressError
@@ -16,10 +15,6 @@ from isthmus.errors import InvalidInputError, RunInProgressError
 # Holds, in a wheel, the folders that lie beside the package in a clone; see pyproject.toml.
 SHIPPED = "_shipped"
 LOCK = ".lock"
-# What a killed process may leave of a write, and nothing that a user would name so.
-PARTIAL_NAMES = ".*." + 16 * "[0-9a-f]" + ".part"
-# Seconds after which an unfinished write is that of a killed process: others may be writing.
-ABANDONED = 24 * 3600
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
@@ -115,11 +110,10 @@ def make_directory(path: str | Path, option: str = "out") -> Path:
 
 
 @contextmanager
-def exclusive(directory: str | Path, *more: str | Path, wait: float = 0.0) -> Iterator[None]:
+def exclusive(directory: str | Path, wait: float = 0.0) -> Iterator[None]:
     """Lock a directory for this process until the block ends, or the process does.
 
-    Raise RunInProgressError if another process holds the lock after `wait` seconds. What killed
-    processes left of their writes a day ago, there and in `more` directories, is removed.
+    Raise RunInProgressError if another process holds the lock after `wait` seconds.
     """
     from filelock import FileLock, Timeout
 
@@ -136,11 +130,6 @@ def exclusive(directory: str | Path, *more: str | Path, wait: float = 0.0) -> It
             "directory."
         ) from None
     try:
-        for folder in (directory, *more):
-            for leftover in Path(folder).glob(PARTIAL_NAMES):
-                with suppress(FileNotFoundError):
-                    if time.time() - leftover.stat().st_mtime > ABANDONED:
-                        leftover.unlink()
         yield
     finally:
         lock.release()

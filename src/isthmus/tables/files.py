@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import importlib.util
 import io
 import json
@@ -11,7 +9,7 @@ import lzma
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -504,14 +502,14 @@ def _compressed(content: bytes, compression: str, name: str) -> bytes:
     if compression == "zip":
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, content)
-        return buffer.getvalue()
-    pack: dict[str, Callable[[bytes], bytes]] = {
-        "gzip": lambda content: gzip.compress(content, mtime=0),
-        "bz2": bz2.compress,
-        "xz": lzma.compress,
-        "zstd": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
-    }
-    return pack[compression](content)
+    elif compression == "xz":
+        buffer.write(lzma.compress(content))
+    else:
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.CompressedOutputStream(sink, compression) as stream:
+            stream.write(content)
+        buffer.write(sink.getvalue())
+    return buffer.getvalue()
 
 
 def default_output(data: Path, ending: str) -> Path:

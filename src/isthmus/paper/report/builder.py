@@ -115,7 +115,7 @@ def build(
     limit = longest if limit is None else as_number(limit, "limit", above=0)
     workspace = Workspace(make_directory(out, "out"), full, seed)
     workspace.directory.mkdir(parents=True, exist_ok=True)
-    with exclusive(workspace.out / "parts", workspace.directory, workspace.out):
+    with exclusive(workspace.out / "parts"):
         waiting = [part for part in chosen if fresh or workspace.section(part).status != "done"]
         done = len(chosen) - len(waiting)
         announce = announce or (lambda line: None)
