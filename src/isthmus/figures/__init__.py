@@ -17,11 +17,10 @@ _NAMES = {
     "isthmus.figures.style": "save",
     "isthmus.paper.figures": "attention_experiment basins_merging capacity_bounds retrieval_sweep",
     "isthmus.io.files": "write_atomically",
-    "isthmus.report": "Finding Section Verdict page",  # moved there; the old names still work
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = sorted(name for name, module in _HOMES.items() if module != "isthmus.report")
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -97,12 +97,10 @@ def run_limited(function: Callable[..., Any], *args: Any, **options: Any) -> Out
     return next(run_all([Call("", function, args, **options)]))[1]
 
 
-def run_all(
-    calls: Sequence[Call], *, jobs: int = 1, started: Callable[[Call], None] | None = None
-) -> Generator[tuple[Call, Outcome], None, None]:
+def run_all(calls: Sequence[Call], *, jobs: int = 1) -> Generator[tuple[Call, Outcome], None, None]:
     """Run calls, at most `jobs` at a time, and yield each with its outcome as soon as it ends.
 
-    `started` is called with each call when it starts. Closing the iterator kills the others.
+    Closing the iterator kills the others.
     """
     jobs = as_count(jobs, "jobs")
     waiting, running = deque(calls), dict[Connection, tuple[_Worker, Call, float]]()
@@ -113,8 +111,6 @@ def run_all(
                 worker = _send(call)
                 deadline = time.monotonic() + call.limits.wall_seconds
                 running[worker.connection] = worker, call, deadline
-                if started is not None:
-                    started(call)
             left = min(each[2] for each in running.values()) - time.monotonic()
             ready = wait(list(running), None if math.isinf(left) else max(left, 0))
             for connection, (worker, call, deadline) in [*running.items()]:

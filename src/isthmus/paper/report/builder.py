@@ -176,14 +176,11 @@ class Workspace:
     def make(
         self, parts: Sequence[Part], jobs: int, limit: float, report: Callable[[str], None]
     ) -> Iterator[tuple[str, Section]]:
-        """Compute and store parts, yield them as they end, and report the names of running ones."""
-        began: dict[str, float] = {}
-
-        def started(call: Call) -> None:
-            began[call.name] = time.monotonic()
-            (self.directory / f"{call.name}.json").unlink(missing_ok=True)
-            report(", ".join(began))
-
+        """Compute and store parts, yield them as they end, and report the names of the others."""
+        left = [part.name for part in parts]
+        for name in left:
+            (self.directory / f"{name}.json").unlink(missing_ok=True)
+        report(", ".join(left))
         limits = Limits(math.inf, math.inf, limit)
         calls = [
             Call(
@@ -195,7 +192,7 @@ class Workspace:
             )
             for part in parts
         ]
-        for call, outcome in run_all(calls, jobs=jobs, started=started):
+        for call, outcome in run_all(calls, jobs=jobs):
             problem, section = outcome.message, outcome.value
             if outcome.status == "timeout":
                 problem = f"Not done after {limit:g} s. Raise the limit."
@@ -205,13 +202,13 @@ class Workspace:
                 section = Section(status="failed", message=problem)
             elif call.log is not None:
                 Path(call.log).unlink()
-            seconds, path = time.monotonic() - began.pop(call.name), self.directory / call.name
-            section = replace(section, seconds=seconds, inputs=self.inputs)
+            section, path = replace(section, inputs=self.inputs), self.directory / call.name
             if isinstance(section.figure, bytes):
                 write_atomically(path.with_suffix(".png"), section.figure)
             write_atomically(path.with_suffix(".json"), section.to_json())
             yield call.name, section
-            report(", ".join(began))
+            left.remove(call.name)
+            report(", ".join(left))
 
     def write(self, requested: tuple[str, ...]) -> BuiltReport:
         """Write the page and the results."""
@@ -251,8 +248,11 @@ class Workspace:
 
 
 def make(function: str, seed: int, full: bool) -> Any:
-    """Call a function by name."""
-    return resolve_name(function)(seed, full)
+    """Call a function by name, and note the time that it took."""
+    start = time.monotonic()
+    section = resolve_name(function)(seed, full)
+    taken = time.monotonic() - start
+    return replace(section, seconds=taken) if isinstance(section, Section) else section
 
 
 def environment() -> dict[str, str]:

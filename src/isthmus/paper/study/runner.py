@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import as_completed
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 import isthmus
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.io.files import write_atomically
-from isthmus.io.reading import reading
 from isthmus.paper.datasets.loading import load
 from isthmus.paper.processes import Call, Outcome, cores, run_all, run_limited
 from isthmus.paper.study.methods import Method, judge
@@ -247,8 +246,7 @@ def run(
             store.append([row])
             statuses[task.id] = row["status"]
             now = Progress(done, len(left), time.monotonic() - start, row, done / len(left))
-            ends = {"process": os.getpid(), "ends": time.time() + now.seconds_left}
-            write_atomically(note, json.dumps(ends) + "\n")
+            write_atomically(note, json.dumps([os.getpid(), time.time() + now.seconds_left]))
             show(100 * now.share, f"{done}/{now.total} fits, {task.dataset} {task.method}")
             if report is not None:
                 report(now)
@@ -266,10 +264,8 @@ def status(out: str | Path) -> Run:
         )
     ended = Counter(row["status"] for row in store.read())
     seconds_left = None
-    with suppress(OSError, InvalidInputError, OverflowError):
-        with reading(store.directory / PROGRESS, "note") as path:
-            note = json.loads(path.read_text())
-            process, ends = int(note["process"]), float(note["ends"])
+    with suppress(OSError, TypeError, ValueError):
+        process, ends = json.loads((store.directory / PROGRESS).read_text())
         with suppress(PermissionError):  # a process of another user
             os.kill(process, 0)  # raises if there is no such process: a killed run left its note
         seconds_left = max(0.0, ends - time.time())
@@ -287,23 +283,16 @@ def _row(task: Task, kind: str, outcome: Outcome) -> dict[str, Any]:
 
 def _run_on_dask(client: Client, calls: Sequence[Call]) -> Outcomes:
     """Run calls on the workers of a scheduler, which replaces lost workers by others."""
-    from distributed import as_completed
     from distributed.scheduler import KilledWorker
 
-    # Two runs on one scheduler may have the same tasks with other methods or limits.
-    run = secrets.token_hex(8)
-    futures = {}
-    for call in calls:
-        key, limits = f"isthmus-{run}-{call.name}", call.limits
-        future = client.submit(run_limited, call.function, *call.args, limits=limits, key=key)
-        futures[future] = call
-    for future in as_completed(list(futures), loop=client.loop):
-        error = future.exception()
-        if error is None:
-            outcome = future.result()
-        elif isinstance(error, KilledWorker):
-            outcome = Outcome("crashed", message="The task failed on every worker.")
-        else:
-            raise error
-        future.release()
-        yield futures.pop(future), outcome
+    pool = client.get_executor(pure=False)
+    futures = {
+        pool.submit(run_limited, call.function, *call.args, limits=call.limits): call
+        for call in calls
+    }
+    for future in as_completed(futures):
+        try:
+            yield futures[future], future.result()
+        except KilledWorker:
+            message = "The task failed on every worker."
+            yield futures[future], Outcome("crashed", message=message)
