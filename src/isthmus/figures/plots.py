@@ -264,31 +264,24 @@ def _imputations(model: MemoryImputer, X: Any, axes: Axes | None, draws: int = 5
     import pandas as pd
 
     fillings = [pd.DataFrame(one) for one in model.draw(X, as_count(draws, "draws"))]
-    frame = pd.DataFrame(as_frame(X))
-    axes, generator = axes or _new_axes(), np.random.default_rng(0)
-    shown: list[str] = []
-    more = ""
-    for place, name in enumerate(frame.columns):
-        column = frame.iloc[:, place]
-        gaps, values = column.isna().to_numpy(), pd.to_numeric(column.dropna(), errors="coerce")
-        known = values.to_numpy(float, na_value=np.nan)
-        if not gaps.any() or np.isnan(known).any():
-            continue
-        if len(shown) == MOST_COLUMNS:
-            more = f" The first {MOST_COLUMNS} columns with gaps."
-            break
-        drawn = np.concatenate([one.iloc[gaps, place].to_numpy(float) for one in fillings])
-        for shift, colour, own in ((-0.2, style.CURVE, known), (0.2, style.MEMORY, drawn)):
-            own = (generator.permutation(own)[:MOST_ROWS] - known.mean()) / (known.std() or 1.0)
-            x = len(shown) + shift + generator.uniform(-0.13, 0.13, len(own))
-            axes.plot(x, own, "o", ms=3, mew=0, alpha=0.5, color=colour)
-        shown.append(literal(f"{name}"))
-    if not shown:
+    frame, generator = pd.DataFrame(as_frame(X)), np.random.default_rng(0)
+    numbers = frame.apply(pd.to_numeric, errors="coerce").astype(float)
+    # Columns with gaps of which all other cells are numbers.
+    gaps = frame.isna()
+    chosen = np.flatnonzero(gaps.any() & (numbers.isna() == gaps).all())[:MOST_COLUMNS]
+    if not len(chosen):
         raise InvalidInputError("X has no column of numbers with gaps to draw.")
-    wide = sum(len(name) + 3 for name in shown) > style.fitting_characters(axes)
-    slanted: Any = {"rotation": 30, "ha": "right"} if wide else {}
-    axes.set_xticks(range(len(shown)), shown, **slanted)
+    axes = axes or _new_axes()
+    for spot, place in enumerate(chosen):
+        known, missing = numbers.iloc[:, place].dropna(), gaps.iloc[:, place].to_numpy()
+        drawn = np.concatenate([one.iloc[missing, place].to_numpy(float) for one in fillings])
+        for shift, colour, own in ((-0.2, style.CURVE, known), (0.2, style.MEMORY, drawn)):
+            own = (generator.permutation(own)[:MOST_ROWS] - known.mean()) / (known.std(ddof=0) or 1)
+            x = spot + shift + generator.uniform(-0.13, 0.13, len(own))
+            axes.plot(x, own, "o", ms=3, mew=0, alpha=0.5, color=colour)
+    names = [literal(str(name)) for name in frame.columns[chosen]]
+    axes.set_xticks(range(len(chosen)), names, rotation=30, ha="right")
     axes.set(ylabel="standard deviations from the mean of the known")
-    note = f"Blue: known. Orange: {draws} draws of each missing value.{more}"
+    note = f"Blue: known. Orange: {draws} draws of each missing value."
     style.heading(axes, "Filled values", note)
     return axes
