@@ -1,4 +1,4 @@
-"""Build the report: parts in processes of their own, stored as they finish, on one page."""
+"""Build the report: parts in worker processes, stored as they finish, on one page."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def build(
 ) -> BuiltReport:
     """Compute the parts that are not up to date, and write the page and the results.
 
-    Each part runs in a process of its own on one thread. One that fails, crashes or exceeds its
+    Parts run in worker processes with one thread. One that fails, crashes or exceeds its
     limit is shown as failed; the others still run. Finished parts are kept in `out`.
 
     Parameters
