@@ -68,15 +68,6 @@ def weigh_codes(products, heads, scales, offset, out, sums):
             sums[q, group] = total
 
 
-@compiled_sums
-def _weight(query, memories, n, shift):
-    square = 0.0
-    for d in range(len(query)):
-        apart = np.float64(memories.points[n, d]) - query[d]
-        square += apart * apart
-    return math.exp(memories.bias[n] - memories.beta * square - shift)
-
-
 @compiled
 def _uniform(state):
     """Return a number in (0, 1) and the next state of the generator (SplitMix64)."""
@@ -85,15 +76,6 @@ def _uniform(state):
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed = mixed ^ (mixed >> np.uint64(31))
     return (np.float64(mixed >> np.uint64(11)) + 0.5) * 2.0**-53, state
-
-
-@compiled_sums
-def _multiply(codes, head, products):
-    for n in range(len(codes)):
-        total = np.int32(0)
-        for d in range(len(head)):
-            total += np.int32(codes[n, d]) * np.int32(head[d])
-        products[0, n] = total
 
 
 @compiled_sums
@@ -113,7 +95,11 @@ def draw_ratios(query, heads, memories, shift, ends, about, count, seed):
         group = min(np.searchsorted(ends, target, side="right"), len(ends) - 1)
         left = target - (ends[group - 1] if group else 0.0)
         first, last = group * GROUP, min(group * GROUP + GROUP, len(memories.points))
-        _multiply(memories.codes[first:last], heads.codes[0], products)
+        for n in range(first, last):
+            product = np.int32(0)
+            for d in range(dim):
+                product += np.int32(memories.codes[n, d]) * np.int32(heads.codes[0, d])
+            products[0, n - first] = product
         scales, offset = memories.scales[first:last], memories.offset[first:last]
         weigh_codes(products[:, : last - first], heads, scales, offset, out, sums)
         # Sums are rounded differently: the last memory with a weight takes what is left.
@@ -124,11 +110,15 @@ def draw_ratios(query, heads, memories, shift, ends, about, count, seed):
                 left -= out[0, n]
                 if left < 0:
                     break
-        ratio = _weight(query, memories, first + chosen, shift) / out[0, chosen]
-        ratios[i] = ratio
+        n, apart_squares = first + chosen, 0.0
+        for d in range(dim):
+            apart = np.float64(memories.points[n, d]) - query[d]
+            apart_squares += apart * apart
+        logit = memories.bias[n] - memories.beta * apart_squares - shift
+        ratio = ratios[i] = math.exp(logit) / out[0, chosen]
         own = 0.0
         for d in range(dim):
-            apart = memories.points[first + chosen, d] - about[d]
+            apart = memories.points[n, d] - about[d]
             pull[d] += ratio * apart
             own += apart * apart
         square += ratio * ratio * own

@@ -21,7 +21,7 @@ from isthmus.index.policy import IndexReport, Kernel, Pruning, Setting
 from isthmus.kernel.attention import Attention, attend_centred
 from isthmus.kernel.logits import Keys, attention_logits
 from isthmus.memories.base import MarginalMemory, keep_observed
-from isthmus.memories.shape import Pull, Shape, as_covariance, root_of
+from isthmus.memories.shape import Pull, Shape, root_of
 from isthmus.validation import as_entries, as_positive, is_transforming, require_squarable
 
 if TYPE_CHECKING:
@@ -424,7 +424,9 @@ class GaussianKDE(GaussianMemory):
         self._store("bandwidth", width)
         as_positive(self.variance.min(), "sigma squared", self.memories)
         if covariance is not None:
-            covariance = as_covariance(covariance, self.memories)
+            shape = (dim, dim)
+            covariance = as_entries(covariance, "covariance", self.memories, shape, positive=False)
+            root_of(covariance)
         self._store("covariance", covariance)
         if factors is not None:
             factors = as_entries(factors, "factors", self.memories, (count,))

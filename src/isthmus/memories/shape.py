@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from isthmus.kernel.logits import (
     split_far,
     squares_apart,
 )
-from isthmus.validation import as_entries, is_transforming
+from isthmus.validation import is_transforming
 
 
 class Pull(NamedTuple):
@@ -267,11 +267,3 @@ def root_of(covariance: Tensor) -> Tensor:
             "isthmus.bandwidth.choose find one."
         )
     return root.to(covariance.dtype)
-
-
-def as_covariance(value: Any, memories: Tensor) -> Tensor:
-    """Return a positive definite matrix (D, D)."""
-    dim = memories.shape[1]
-    covariance = as_entries(value, "covariance", memories, (dim, dim), positive=False)
-    root_of(covariance)
-    return covariance
