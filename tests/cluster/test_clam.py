@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from isthmus.cluster import ClAM, clam
-from isthmus.cluster.clam import _Learned, loss_gradient, summed_loss
+from isthmus.cluster.clam import _Learned, summed_loss
 from isthmus.cluster.data import Rows
 from isthmus.memories.vmf import VonMisesFisherMixture
 from isthmus.scaling import Scaling
@@ -62,12 +62,13 @@ def gradients(monkeypatch):
     """The number of rows and the beta of every gradient that a fit asks for."""
     asked = []
 
-    def spy(rows, hidden, learned, steps, rate):
-        asked.append((len(rows), float(learned.log_beta.exp())))
-        return original(rows, hidden, learned, steps, rate)
+    def spy(rows, hidden, parameters, steps, rate):
+        if torch.is_grad_enabled():
+            asked.append((len(rows), float(parameters.beta)))
+        return original(rows, hidden, parameters, steps, rate)
 
-    original = clam.loss_gradient
-    monkeypatch.setattr(clam, "loss_gradient", spy)
+    original = clam.summed_loss
+    monkeypatch.setattr(clam, "summed_loss", spy)
     return asked
 
 
@@ -160,7 +161,8 @@ def test_loss_and_gradient_are_those_of_the_dynamics(masked, missing, steps, rat
     leaves = [each.clone().requires_grad_() for each in LEARNED]
     end = naive_states(start, leaves[0], leaves[1].exp(), leaves[2], moving, steps, rate)
     loss = (rows.weights * (scored * (end - rows.values).square()).sum(1)).sum()
-    expected = torch.cat([each.flatten() for each in torch.autograd.grad(loss, leaves)])
-    found = summed_loss(rows, hidden, LEARNED.parameters(), steps, rate)
+    expected = torch.autograd.grad(loss, leaves)
+    learned = _Learned(*(each.clone().requires_grad_() for each in LEARNED))
+    found = summed_loss(rows, hidden, learned.parameters(), steps, rate)
     assert found.item() == pytest.approx(loss.item(), rel=1e-12)
-    torch.testing.assert_close(loss_gradient(rows, hidden, LEARNED, steps, rate), expected)
+    torch.testing.assert_close(torch.autograd.grad(found, learned), expected)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from isthmus.cluster import BasinFlow, ClAM, ClAMCRP, ClAMCRPELBO, ClAMELBO
+from isthmus.cluster import BasinFlow, ClAMCRP, ClAMCRPELBO, ClAMELBO
 from isthmus.cluster import data as cluster_data
 from isthmus.errors import InvalidInputError
 
@@ -23,7 +23,6 @@ CHUNKS = [(1, 0, 349, 300), (130,) * 5]
 ESTIMATORS: dict[str, Any] = {
     "elbo": ClAMELBO(3, random_state=0),
     "elbo-learned": ClAMELBO(3, weights="learned", init="k-means++", n_init=2, random_state=1),
-    "clam": ClAM(3, batch_size=1000, random_state=0, max_iter=15, tol=0.1),
     "crp": ClAMCRP(random_state=0),
     "crp-elbo": ClAMCRPELBO(random_state=0),
     "basin-flow": BasinFlow(random_state=0),

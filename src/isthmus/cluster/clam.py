@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.cluster.base import PATIENCE, LearnedEnergy
-from isthmus.cluster.data import AnyRows, Rows
+from isthmus.cluster.data import AnyRows, Rows, require_in_memory
 from isthmus.cluster.elbo import FiniteMixtureEstimator
 from isthmus.cluster.statistics import ClusterStatistics, MixtureParameters
 from isthmus.errors import InvalidInputError
@@ -52,25 +52,6 @@ def summed_loss(
         x = torch.lerp(x, mean, rate) if moving is None else x + rate * moving * (mean - x)
     away = (x - rows.values).square()
     return rows.weights @ (away if scored is None else away * scored).sum(1)
-
-
-@torch.no_grad()
-def _total_loss(rows: Rows, hidden: Tensor | None, *settings: Any) -> float:
-    losses = (
-        summed_loss(block, None if hidden is None else hidden[where], *settings)
-        for where, block in rows.blocks(len(settings[0].means) + rows.dim)
-    )
-    return float(sum(losses))
-
-
-@torch.enable_grad()
-def loss_gradient(
-    rows: Rows, hidden: Tensor | None, learned: _Learned, steps: int, rate: float
-) -> Tensor:
-    """Return the derivatives of the summed loss by means, log beta and log-weights, in one row."""
-    leaves = [each.detach().requires_grad_() for each in learned]
-    loss = summed_loss(rows, hidden, _Learned(*leaves).parameters(), steps, rate)
-    return torch.cat([each.flatten() for each in torch.autograd.grad(loss, leaves)])
 
 
 class _Learned(NamedTuple):
@@ -138,8 +119,8 @@ class ClAM(FiniteMixtureEstimator):
     Notes
     -----
     Attributes are as in :class:`ClAMELBO`. ``objective_`` is the mean loss per row, in squared
-    units. A stream is learned as by :class:`ClAMELBO`. See Saha et al., "End-to-end Differentiable
-    Clustering with Associative Memories", ICML 2023.
+    units. A stream is learned as by :class:`ClAMELBO`; the rows of a fit must be in memory. See
+    Saha et al., "End-to-end Differentiable Clustering with Associative Memories", ICML 2023.
 
     Examples
     --------
@@ -198,24 +179,22 @@ class ClAM(FiniteMixtureEstimator):
         lengths = torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp(min=1e-30)
         return means / lengths if self._is_spherical else means
 
+    def _rows_of(self, X: Any, sample_weight: Any) -> AnyRows:
+        require_in_memory(X, "ClAM")
+        return super()._rows_of(X, sample_weight)
+
     def _starts(
         self, rows: AnyRows, generator: RandomState, given: Tensor | None
     ) -> Iterator[_ClAMState]:
-        batches = len(rows) > int(self.batch_size)
-        in_blocks = not isinstance(rows, Rows)
-        if in_blocks and (batches or self.objective == "masked" or self._is_spherical):
-            raise InvalidInputError(
-                "On rows in blocks, ClAM takes all of them in every update, objective="
-                f"'reconstruction' and likelihood='gaussian': set batch_size to {len(rows)} or "
-                "more, or use partial_fit or ClAMELBO."
-            )
+        assert isinstance(rows, Rows)
         noise = torch.Generator().manual_seed(int(generator.randint(2**31)))
-        hidden = self._mask(rows, noise) if isinstance(rows, Rows) else None
+        hidden = self._mask(rows, noise)
         for parameters in self._initial_parameters(rows, generator, given):
             means, beta, log_weights = parameters
             learned = _Learned(means.clone(), means.new_tensor(beta).log(), log_weights.clone())
-            moved = [learned.means, *([learned.log_beta] if self.schedule == "learned" else [])]
-            adam = torch.optim.Adam(moved + [learned.log_weights] * self._learns_weights)
+            moved = [learned.means, *[learned.log_beta] * (self.schedule == "learned")]
+            moved += [learned.log_weights] * self._learns_weights
+            adam = torch.optim.Adam([each.requires_grad_() for each in moved])
             loss = self._loss(rows, hidden, parameters)
             yield _ClAMState(parameters, adam, learned, 0, hidden, noise, loss)
 
@@ -227,14 +206,17 @@ class ClAM(FiniteMixtureEstimator):
         lowest = chance.amin(1, keepdim=True)
         return ((chance < self.mask_fraction) | (chance == lowest)).to(chance.dtype)
 
-    def _loss(self, rows: AnyRows, hidden: Tensor | None, parameters: MixtureParameters) -> float:
+    def _loss(self, rows: Rows, hidden: Tensor | None, parameters: MixtureParameters) -> float:
         """Return the objective over all rows; hidden coordinates are the same every time."""
-        return float(
-            rows.reduce(_total_loss, hidden, parameters, int(self.n_steps), float(self.rate))
-            / rows.total
+        steps, rate = int(self.n_steps), float(self.rate)
+        losses = (
+            summed_loss(block, None if hidden is None else hidden[where], parameters, steps, rate)
+            for where, block in rows.blocks(len(parameters.means) + rows.dim)
         )
+        return float(sum(losses)) / rows.total
 
     def _advance(self, rows: AnyRows, state: _ClAMState) -> _ClAMState:
+        assert isinstance(rows, Rows)
         learned, adam, beta = state.learned, state.adam, state.parameters.beta
         if self.schedule == "annealed":
             done = min(state.iteration / ANNEALING_ITERATIONS, 1.0)
@@ -242,21 +224,23 @@ class ClAM(FiniteMixtureEstimator):
         # The step size falls over the iterations.
         adam.param_groups[0]["lr"] = self.learning_rate / math.sqrt(1 + state.iteration)
         for batch in self._batches(len(rows), state.noise):
-            part = rows if batch is None or not isinstance(rows, Rows) else rows.take(batch)
-            hidden = self._mask(part, state.noise) if isinstance(part, Rows) else None
-            steps, rate = int(self.n_steps), float(self.rate)
-            gradient = part.reduce(loss_gradient, hidden, learned, steps, rate)
-            sizes = [each.numel() for each in learned]
-            for each, own in zip(learned, (gradient / part.total).split(sizes), strict=True):
-                each.grad = own.reshape(each.shape)
+            part = rows if batch is None else rows.take(batch)
+            hidden, steps = self._mask(part, state.noise), int(self.n_steps)
+            adam.zero_grad()
+            with torch.enable_grad():
+                loss = summed_loss(part, hidden, learned.parameters(), steps, float(self.rate))
+                (loss / part.total).backward()
             adam.step()
             learned.means.copy_(self._projected(learned.means))
             learned.log_weights.copy_(torch.log_softmax(learned.log_weights, 0))
         if self.schedule == "learned":
             beta = float(learned.log_beta.exp())
-        parameters = MixtureParameters(learned.means.clone(), beta, learned.log_weights.clone())
-        loss = self._loss(rows, state.hidden, parameters)
-        return replace(state, parameters=parameters, iteration=state.iteration + 1, objective=loss)
+        means, log_weights = (
+            each.detach().clone() for each in (learned.means, learned.log_weights)
+        )
+        parameters = MixtureParameters(means, beta, log_weights)
+        total = self._loss(rows, state.hidden, parameters)
+        return replace(state, parameters=parameters, iteration=state.iteration + 1, objective=total)
 
     def _batches(self, n_rows: int, noise: torch.Generator) -> Iterator[Any]:
         """Yield at least ten batches: whole passes in a new random order if rows are many."""

@@ -319,7 +319,7 @@ def _chosen(method: str | None, values: dict[str, Any]) -> tuple[str, dict[str, 
 def chosen_estimator(*, seed: int = 0, method: str | None = None, **values: Any) -> Any:
     """Return the estimator of settings, for rows that are not in memory together."""
     method, given = _chosen(method, values)
-    if method in ("mean-shift", *MEMORIES_OF_ROWS):
+    if method in ("clam", "mean-shift", *MEMORIES_OF_ROWS):
         raise InvalidInputError(f"{method} needs all rows in memory.")
     return ESTIMATORS[method](**given, random_state=seed)
 
