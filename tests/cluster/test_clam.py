@@ -64,7 +64,7 @@ def gradients(monkeypatch):
 
     def spy(rows, hidden, parameters, steps, rate):
         if torch.is_grad_enabled():
-            asked.append((len(rows), float(parameters.beta)))
+            asked.append((len(rows), float(parameters.beta.detach())))
         return original(rows, hidden, parameters, steps, rate)
 
     original = clam.summed_loss

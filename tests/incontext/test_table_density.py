@@ -54,18 +54,6 @@ def test_means_and_draws_are_those_of_the_conditional():
     assert kstest(drawn[1], given.cdf).pvalue > 0.01
 
 
-def test_a_table_fills_its_own_gaps():
-    gaps = X.copy()
-    gaps[::3, 1] = np.nan
-    gaps[1] = np.nan
-    filled = TableDensity().fit(gaps).fill(gaps).to_numpy()
-    known = ~np.isnan(gaps)
-    np.testing.assert_array_equal(filled[known], gaps[known])
-    error = (filled[::3, 1] - X[::3, 1]).std() / X[:, 1].std()
-    assert error < 0.6
-    assert np.isfinite(filled).all()
-
-
 def test_scores_are_those_of_the_density():
     rows = RNG.normal(size=(5, 2))
     rows[4, 0] = np.nan

@@ -154,32 +154,29 @@ def test_fine_tuning_starts_from_the_given_weights(tmp_path):
         train(SMALL, init=ICLEBM(ICLEBMConfig(layers=2, heads=2, width=8)))
 
 
-def forged(path, content):
-    path.write_bytes(_digest_line(content) + content)
-    return path
-
-
-def zipped(found, compression=zipfile.ZIP_DEFLATED):
-    torch.save(found, buffer := io.BytesIO())
-    packed = io.BytesIO()
-    with zipfile.ZipFile(buffer) as old, zipfile.ZipFile(packed, "w", compression) as new:
-        for name in old.namelist():
-            new.writestr(name, old.read(name))
-    return packed.getvalue()
-
-
 def test_a_checkpoint_takes_no_more_memory_than_its_size(tmp_path):
     """Each of these would take a gigabyte: compressed zeros, a call, a tensor without strides."""
-    train(SMALL, path := tmp_path / "run")
-    plain = vars(Checkpoint.load(path / "checkpoint.pt"))
-    assert Checkpoint.load(forged(tmp_path / "same", zipped(plain, zipfile.ZIP_STORED)))
-    wide = {"weight": torch.zeros(1).expand(2**28)}
-    torch.save(plain | {"model": wide}, buffer := io.BytesIO())
-    call = zipped(plain | {"rows": [bytearray(1)]}, zipfile.ZIP_STORED)
-    packed = zipped(plain | {"model": {"weight": torch.zeros(2**20)}})
-    for content in (packed, buffer.getvalue(), call):
+    train(SMALL, tmp_path)
+    plain = vars(Checkpoint.load(tmp_path / "checkpoint.pt"))
+
+    def written(changes, compression=zipfile.ZIP_STORED):
+        torch.save(plain | changes, buffer := io.BytesIO())
+        packed = io.BytesIO()
+        with zipfile.ZipFile(buffer) as old, zipfile.ZipFile(packed, "w", compression) as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        content = packed.getvalue()
+        (tmp_path / "forged.pt").write_bytes(_digest_line(content) + content)
+        return tmp_path / "forged.pt"
+
+    assert Checkpoint.load(written({}))
+    for changes, compression in (
+        ({"model": {"weight": torch.zeros(1).expand(2**28)}}, zipfile.ZIP_STORED),
+        ({"rows": [bytearray(1)]}, zipfile.ZIP_STORED),
+        ({"model": {"weight": torch.zeros(2**20)}}, zipfile.ZIP_DEFLATED),
+    ):
         with pytest.raises(InvalidInputError, match="checkpoint"):
-            Checkpoint.load(forged(tmp_path / "checkpoint.pt", content))
+            Checkpoint.load(written(changes, compression))
 
 
 def test_a_non_finite_loss_raises():
