@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NearestNeighbors
+from sklearn.utils import gen_batches
 from sklearn.utils.extmath import randomized_svd
 
 FloatArray = NDArray[np.float64]
@@ -20,8 +21,8 @@ IntArray = NDArray[np.int64]
 ROUNDING = 1e-26
 # The entropy of a retrieval is the logarithm of this share of its neighbours.
 FLATNESS = 0.6
-# Steps of the bisection for it: numerical precision.
-SEARCH_STEPS = 60
+# Steps of the bisection for it: numerical precision; and rows at once, which fit the cache.
+SEARCH_STEPS, BLOCK_ROWS = 60, 4096
 # Patterns recalled by a row: few, since a cluster of fewer rows cannot be found; and memories.
 ROW_NEIGHBOURS, MEMORY_NEIGHBOURS = 15, 10
 # Budgets of computation: the rows that clusters are found on, and up to which each is a memory; the
@@ -130,30 +131,41 @@ def recall(
     queries: FloatArray, patterns: FloatArray, weights: FloatArray, k: int, others: bool = False
 ) -> tuple[csr_array, IntArray]:
     """Return the shares (n, M), and the entry of each query's match within its row, or -1."""
-    neighbours = nearest(queries, patterns, k, others)
-    away = (np.square(queries - patterns[each]).sum(1) for each in neighbours.T)
-    gaps = np.stack([*away], 1)
+    neighbours, logs = nearest(queries, patterns, k, others), np.log(weights)
+    parts = [
+        _recalled(queries[some], patterns, neighbours[some], logs[neighbours[some]])
+        for some in gen_batches(len(queries), BLOCK_ROWS)
+    ]
+    shares, matches = map(np.concatenate, zip(*parts, strict=True))
+    places = np.arange(0, neighbours.size + 1, k)
+    shape = len(queries), len(patterns)
+    return csr_array((shares.ravel(), neighbours.ravel(), places), shape), matches
+
+
+def _recalled(
+    queries: FloatArray, patterns: FloatArray, neighbours: IntArray, logs: FloatArray
+) -> tuple[FloatArray, IntArray]:
+    """Return the shares (q, k) of neighbours with log-weights, and the places of matches or -1."""
+    gaps = np.stack([np.square(queries - patterns[each]).sum(1) for each in neighbours.T], 1)
     lowest = gaps.min(1, keepdims=True)
     is_stored = lowest[:, 0] <= ROUNDING * np.square(queries).sum(1)
     gaps -= lowest
-    mean, logs = gaps.mean(1, keepdims=True), np.log(weights)[neighbours]
-    beta = np.where(mean > 0, 1 / np.where(mean > 0, mean, 1), 1.0)
-    smallest, largest, target = 0 * beta, beta + np.inf, np.log(max(FLATNESS * k, 1.0))
+    mean, target = gaps.mean(1, keepdims=True), np.log(max(FLATNESS * gaps.shape[1], 1.0))
+    beta = 1 / np.where(mean > 0, mean, 1.0)
+    smallest, largest = 0 * beta, beta + np.inf
     for _ in range(SEARCH_STEPS):
         logits = logs - beta * gaps
         total = logsumexp(logits, axis=1, keepdims=True)
         shares = np.exp(logits - total)
         excess = total + beta * (shares * gaps).sum(1, keepdims=True) - target
-        if np.all(np.abs(excess) < 1e-4):
+        wrong = np.abs(excess) >= 1e-4
+        if not wrong.any():
             break
         smallest = np.where(excess > 0, beta, smallest)
         largest = np.where(excess > 0, largest, beta)
         moved = np.where(np.isinf(largest), 2 * beta, (smallest + largest) / 2)
-        beta = np.where(np.abs(excess) < 1e-4, beta, moved)
-    places = np.arange(0, neighbours.size + 1, k)
-    shape = len(queries), len(patterns)
-    matches = np.where(is_stored, gaps.argmin(1), -1)
-    return csr_array((shares.ravel(), neighbours.ravel(), places), shape), matches
+        beta = np.where(wrong, moved, beta)
+    return shares, np.where(is_stored, gaps.argmin(1), -1)
 
 
 class Memories(NamedTuple):
