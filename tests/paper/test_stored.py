@@ -65,28 +65,6 @@ def test_the_bounds_hold_at_points_of_the_cylinder(arrangement: Any) -> None:
 
 
 @ARRANGEMENTS
-def test_bounds_hold_within_every_box_of_coefficients(
-    arrangement: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    boxes, bound, rng = [], stored.Shells.bound, np.random.default_rng(0)
-
-    def recorded(shells: Any, one: np.ndarray, other: np.ndarray, degree: int) -> np.ndarray:
-        result: np.ndarray = bound(shells, one, other, degree)
-        if degree <= stored.DEGREES:
-            boxes.append((shells.kernels[degree], one, other, result))
-        return result
-
-    monkeypatch.setattr(stored.Shells, "bound", recorded)
-    prove_stored(arrangement)
-    for kernel, one, other, result in boxes[:: 1 if arrangement is CELL_600 else 5]:
-        shares = rng.uniform(size=(32, *one.shape))
-        shares[:16] = shares[:16] > 0.5  # corners
-        points = other + (one - other) * shares
-        norms = np.sqrt(np.abs(((points @ kernel) * points).sum(-1)))
-        assert (norms <= result * (1 + 1e-12)).all()
-
-
-@ARRANGEMENTS
 def test_reflections_carry_one_pattern_to_every_other(arrangement: Any) -> None:
     vectors = arrangement.vectors()
     if arrangement is CELL_600:

@@ -19,8 +19,6 @@ from isthmus.extras import require
 from isthmus.figures import style
 from isthmus.figures.style import literal, styled, to_array
 
-# The palette of Okabe and Ito, darkest tones first, without yellow, which is hard to see.
-COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a5195", "#8c6d31"]
 # Clusters of one colour differ in their markers.
 MARKERS = "os^Dv"
 PALE = np.array(to_rgb("#dfe4e9"))
@@ -117,7 +115,7 @@ def draw_clusters(
 ) -> NDArray[Any]:
     """Draw the map, or the histogram, of :func:`cluster_map`; return the colours (K, 3)."""
     points, places, names = _plane(rows, marks, columns)
-    colours = np.array([to_rgb(COLOURS[k % len(COLOURS)]) for k in range(len(marks))])
+    colours = np.array([to_rgb(style.PALETTE[k % len(style.PALETTE)]) for k in range(len(marks))])
     axes.set(xlabel=names[0], ylabel=names[-1])
     if points.shape[1] == 1:
         _draw_histogram(axes, points[:, 0], places[:, 0], owners, colours)
@@ -168,7 +166,7 @@ def project(
 
 
 def _marker(cluster: int) -> str:
-    return MARKERS[cluster // len(COLOURS) % len(MARKERS)]
+    return MARKERS[cluster // len(style.PALETTE) % len(MARKERS)]
 
 
 def _draw_rows(

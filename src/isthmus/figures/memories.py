@@ -36,7 +36,9 @@ PHASES = {
 
 
 @styled
-def certificate_plot(certificate: Certificate, X: Any, columns: Sequence[str] = ()) -> Figure:
+def certificate_plot(
+    certificate: Certificate, X: Any, columns: Sequence[str] = (), *, axes: Axes | None = None
+) -> Figure:
     """Draw patterns on a plane, coloured by their certificate, with their guaranteed balls.
 
     Those of more dimensions are projected to their main directions, without balls: the shadow of a
@@ -49,21 +51,11 @@ def certificate_plot(certificate: Certificate, X: Any, columns: Sequence[str] = 
         The patterns that it was made for.
     columns : sequence of str
         Names of the D coordinates.
+    axes : matplotlib Axes, optional
+        Default: those of a new figure.
     """
-    figure = style.new_figure(6.0)
-    axes = figure.subplots()
-    draw_certificate(axes, certificate, X, columns)
-    if axes.get_aspect() == 1:
-        (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-        # In inches: space above and below the axes, and their width left of the legend.
-        figure.set_figheight(0.95 + float(np.clip(7.3 * (high - low) / (right - left), 1.6, 7.5)))
-    return figure
-
-
-def draw_certificate(
-    axes: Axes, certificate: Certificate, X: Any, columns: Sequence[str] = ()
-) -> None:
-    """Draw a certificate on axes, with a legend beside them."""
+    is_new = axes is None
+    axes = axes or style.new_figure(6.0).subplots()
     points = to_array(X)
     if points.ndim != 2 or len(points) != len(certificate) or not points.shape[1]:
         raise ShapeError(
@@ -102,6 +94,12 @@ def draw_certificate(
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     name = KINDS[certificate.kind][0].upper() + KINDS[certificate.kind][1:]
     style.heading(axes, f"{name}, sigma = {certificate.sigma:.3g}", note, characters=80, lines=1)
+    figure = style.root_of(axes)
+    if flat and is_new:
+        # In inches: space above and below the axes, and their width left of the legend.
+        wide, high = upper - lower
+        figure.set_figheight(0.95 + float(np.clip(7.3 * high / wide, 1.6, 7.5)))
+    return figure
 
 
 @styled

@@ -17,7 +17,7 @@ from isthmus.extras import require
 from isthmus.figures import landscapes as land
 from isthmus.figures import style
 from isthmus.figures.clusters import cluster_map, cluster_tree, draw_clusters, draw_gap_curve
-from isthmus.figures.memories import certificate_plot, draw_certificate
+from isthmus.figures.memories import certificate_plot
 from isthmus.figures.style import grid_points, limits_of, literal, styled, to_array
 from isthmus.impute import MemoryImputer
 from isthmus.memories.base import Memory
@@ -250,10 +250,8 @@ def _certificate(certificate: Certificate, X: Any, axes: Axes | None) -> Axes:
     if X is None:
         raise InvalidInputError("Pass the patterns of the certificate: certificate.plot(X).")
     names = [str(name) for name in getattr(X, "columns", ())]
-    if axes is None:
-        return certificate_plot(certificate, X, names).axes[0]
-    draw_certificate(axes, certificate, X, names)
-    return axes
+    figure = certificate_plot(certificate, X, names, axes=axes)
+    return axes or figure.axes[0]
 
 
 def _imputations(model: MemoryImputer, X: Any, axes: Axes | None, draws: int = 5) -> Axes:

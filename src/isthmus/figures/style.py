@@ -31,6 +31,8 @@ CURVE = "#0072b2"
 MEMORY = "#d55e00"
 NOWHERE = "#eef0f2"
 GREEN, PURPLE, SKY, YELLOW = "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
+# Of groups, darkest tones first.
+PALETTE = (CURVE, YELLOW, GREEN, PURPLE, MEMORY, SKY, "#7a5195", "#8c6d31")
 
 # Low energy, or high probability, is dark.
 DEPTH = LinearSegmentedColormap.from_list(

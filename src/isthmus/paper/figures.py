@@ -132,8 +132,8 @@ def capacity_bounds(dims: Iterable[int], measured: Mapping[str, Mapping[int, flo
     return figure
 
 
-# Of clusters, in Okabe and Ito's colours. Green always means "new".
-CLUSTERS = (style.CURVE, style.PURPLE, style.YELLOW, style.SKY, "#7a5195", "#8c6d31")
+# Of clusters; green always means "new".
+CLUSTERS = (style.CURVE, style.PURPLE, style.YELLOW, style.SKY)
 FLOOR = 1e-12
 
 

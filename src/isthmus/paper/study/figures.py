@@ -33,8 +33,6 @@ TITLES = {
     "silhouette": "Silhouette",
 }
 OURS = ("ClAM", "ClAM+ELBO", "ClAM+CRP", "ClAM+CRP+ELBO", "BasinFlow")
-COLOURS = [style.MEMORY, style.CURVE, style.GREEN, style.PURPLE, style.YELLOW, style.SKY]
-COLOURS += ["#7a5195", "#8c6d31"]
 ROW_HEIGHT, WIDTH = 0.92, 0.84
 RING: dict[str, Any] = {"mfc": style.PAPER, "mec": style.INK, "ms": 5.6, "mew": 1.0, "zorder": 4}
 DIAMOND: dict[str, Any] = {"mfc": style.INK, "mec": style.PAPER, "ms": 4.2, "mew": 0.7, "zorder": 5}
@@ -125,16 +123,12 @@ def violins(report: Report, kind: Kind, metrics: Sequence[str]) -> Figure:
         axes.set_ylabel(label, rotation=0, ha="right", va="center", color=style.INK, labelpad=6)
     figure.align_ylabels(grid[:, 0])
     handles: list[Any] = [
-        *(Patch(color=_colour(spot), label=name) for spot, name in enumerate(methods)),
+        *(Patch(color=style.PALETTE[spot % 8], label=name) for spot, name in enumerate(methods)),
         Line2D([], [], marker="D", ls="", label="selected without labels", **DIAMOND),
         Line2D([], [], marker="o", ls="", label="best of all fits by this score", **RING),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=4, fontsize=10)
     return figure
-
-
-def _colour(spot: int) -> str:
-    return COLOURS[spot % len(COLOURS)]
 
 
 def _prepare(axes: Axes, values: NDArray[np.float64], logarithmic: bool) -> None:
@@ -163,4 +157,4 @@ def _draw_fits(axes: Axes, spot: int, fits: NDArray[np.float64], tried: int) -> 
         style.note_at(axes, f"{len(fits)}/{tried}", (spot, 0), (0, -2), **look)
     if len(fits):
         parts: Any = axes.violinplot(fits.round(DIGITS), [spot], widths=WIDTH, showextrema=False)
-        parts["bodies"][0].set(color=_colour(spot), alpha=1, lw=0.6)
+        parts["bodies"][0].set(color=style.PALETTE[spot % 8], alpha=1, lw=0.6)

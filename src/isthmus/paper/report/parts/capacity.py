@@ -248,17 +248,13 @@ def energy_gap(patterns: Tensor, queries: Tensor, sigma: float) -> float:
     return float(gap.max() - gap.min())
 
 
-def on_sphere(patterns: Tensor, radius: float) -> Tensor:
-    """Return the patterns (N, D) scaled to this length."""
-    return radius * torch.nn.functional.normalize(patterns, dim=1)
-
-
 @erratum("E13")
 def equal_to_hopfield_on_the_sphere(generator: torch.Generator) -> Check:
     """Compare E_MCHN with sigma^2 E_KDE, and both updates, with equal and with other norms."""
     points, sigma = 1.5 * normal(generator, 8, 3), 0.8
+    circle = 2.0 * torch.nn.functional.normalize(points, dim=1)
     queries, numbers = points + 0.3 * normal(generator, 8, 3), {}
-    for place, patterns in (("on_a_sphere", on_sphere(points, 2.0)), ("anywhere", points)):
+    for place, patterns in (("on_a_sphere", circle), ("anywhere", points)):
         descent = queries + sigma**2 * ist.GaussianKDE(patterns, sigma).score(queries)
         distances = -0.5 * torch.cdist(queries, patterns).square()
         updates = {"update": queries @ patterns.T, "mean_shift": distances}
