@@ -41,7 +41,6 @@ def basins_merging(
 ) -> Figure:
     """Draw the energy of patterns on a line and their retrieval, one row per bandwidth.
 
-    All panels have the scale of the bandwidth with the lowest hills; higher ones leave the panel.
     Each of `counts`, numbers of patterns from the first on, has a column. Default: all.
 
     Examples
@@ -54,21 +53,13 @@ def basins_merging(
     columns = list(counts or [len(marks)])
     figure = style.new_figure(3.0 * len(rows), gap=0.04)
     grid = figure.subplots(len(rows), len(columns), squeeze=False)
-    heights = []
     for place, axes in np.ndenumerate(grid):
         sigma, shown = rows[place[0]], marks[: columns[place[1]]]
         found = basins(shown, sigma).n_basins
         land.draw_landscape(axes, ist.GaussianKDE(shown, sigma), shown, shown, window=marks)
         note = f"{len(shown)} patterns, {found} {'basin' if found == 1 else 'basins'}"
         style.heading(axes, f"σ = {sigma:g}", note, lines=1)
-        axes.set(xlabel="x", ylabel="energy (nats)")
-        heights.append(np.asarray(axes.lines[0].get_ydata()))  # of the curve
-    low = float(np.min(heights))
-    high = float(np.reshape(heights, (len(rows), -1)).max(1).min())
-    for axes in grid.flat:
-        axes.set_ylim(low - 0.16 * (high - low), high + 0.1 * (high - low))
-        axes.label_outer()
-        axes.tick_params(labelleft=True)
+        axes.set(xlabel="x", ylabel="energy")
     return figure
 
 
