@@ -227,12 +227,7 @@ def _hide(
     if len(gaps):
         hidden = gaps[generator.integers(len(gaps), size=count)]
     hidden &= known[places]
-    # A column keeps two known cells, and a row one if it can have another.
-    bare = np.flatnonzero((hidden == known[places]).all(1) & (features[-1] > 0))
-    for row in bare:
-        own = np.flatnonzero(known[places[row]])
-        if len(own):
-            hidden[row, features == features[generator.choice(own)]] = False
+    # A column keeps two known cells.
     hidden[:, known.sum(0) - hidden.sum(0) < 2] = False
     return places, hidden
 

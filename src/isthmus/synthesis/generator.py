@@ -105,7 +105,7 @@ class RowGenerator:
         self.given: dict[int, tuple[float, float]] = {}
         self.chances: FloatArray | None = None
         if np.isnan(self.codes).any():
-            self.codes = _filled(self.codes, np.random.default_rng(seed))
+            self.codes = _filled(self.codes)
         self.low, self.high = self.codes.min(0), self.codes.max(0)
         self.moving = np.setdiff1d(np.flatnonzero(self.low < self.high), list(self.levels))
         times = Counter(row_keys(self.codes))
@@ -432,20 +432,15 @@ def _wide_gaps(values: FloatArray) -> FloatArray:
     return np.asarray((levels[wide] + levels[wide + 1]) / 2)
 
 
-def _filled(codes: FloatArray, random: np.random.Generator) -> FloatArray:
-    """Fill the gaps of rows, each from one of the rows with the cell that are nearest."""
-    filled, gaps = codes.copy(), np.isnan(codes)
-    scales = np.nanstd(np.where(gaps.all(0), 0.0, codes), 0)
-    standard = codes / np.where(scales > 0, scales, 1.0)
-    for row in np.flatnonzero(gaps.any(1)):
-        apart = np.square(standard - standard[row])
-        known = (~np.isnan(apart)).sum(1)
-        apart = np.nansum(apart, 1) / np.maximum(known, 1e-9) + (known == 0) * 1e9
-        for place in np.flatnonzero(gaps[row]):
-            order = np.argsort(np.where(gaps[:, place], np.inf, apart), kind="stable")
-            donors = order[~gaps[order, place]][:NEIGHBORS]
-            filled[row, place] = codes[random.choice(donors), place] if len(donors) else 0.0
-    return filled
+def _filled(codes: FloatArray) -> FloatArray:
+    """Fill the gaps of rows, each from the nearest row with the cell, or with 0 if there is none."""
+    from sklearn.impute import KNNImputer
+
+    empty = np.isnan(codes).all(0)
+    scales = np.nanstd(np.where(empty, 0.0, codes), 0)
+    scales = np.where(scales > 0, scales, 1.0)
+    filled = KNNImputer(n_neighbors=1, keep_empty_features=True).fit_transform(codes / scales)
+    return np.where(np.isnan(codes), filled * scales, codes)
 
 
 def _among(rows: FloatArray, known: set[bytes]) -> NDArray[np.bool_]:
