@@ -433,7 +433,7 @@ def _wide_gaps(values: FloatArray) -> FloatArray:
 
 
 def _filled(codes: FloatArray) -> FloatArray:
-    """Fill the gaps of rows, each from the nearest row with the cell, or with 0 if there is none."""
+    """Fill gaps from the nearest row that has the cell, and with 0 if none has."""
     from sklearn.impute import KNNImputer
 
     empty = np.isnan(codes).all(0)
