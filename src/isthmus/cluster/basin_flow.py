@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 
 from isthmus.bandwidth import leave_one_out, left_out_log_density
 from isthmus.cluster.base import DensityEstimator, as_number_or
-from isthmus.cluster.data import RowSample, counted, in_blocks, measured, one_block
+from isthmus.cluster.data import counted, in_blocks, measured, one_block
 from isthmus.cluster.retrieval_graph import (
     LEARNING_ROWS,
     FloatArray,
@@ -171,6 +171,8 @@ class BasinFlow(DensityEstimator):
 
         They are found on 10,000 of the distinct rows if there are more, and all are assigned.
         """
+        from isthmus.cluster.resolution import choose
+
         generator = check_random_state(self.random_state)
         blocks = in_blocks(X, sample_weight)
         if blocks is None:
@@ -179,8 +181,16 @@ class BasinFlow(DensityEstimator):
             self._set_columns(blocks)
         _, sample, self._units = measured(blocks, getattr(self, "feature_names_in_", None))
         self._check_settings(len(sample))
-        total = blocks.total(lambda block: float(counted(block)[1].sum()))
-        choice, filled = self._learn(sample.sample(LEARNING_ROWS), total, generator)
+        sample = sample.sample(LEARNING_ROWS)
+        rows, masses = sample.table, sample.weights.numpy().astype(np.float64)
+        masses *= blocks.total(lambda block: float(counted(block)[1].sum())) / masses.sum()
+        table = self._units.into(rows.astype(np.float64))
+        gaps = np.isnan(table)
+        table[gaps] = 0.0
+        if gaps.any() and len(rows) > 1:
+            self._fill(table, gaps, masses, generator)
+        choice = choose(self, table, masses, generator)
+        filled = self._adopt(rows, table, masses, choice)
         sums = blocks.total(_sums_of, self)
         order = np.argsort(-sums[:, 0], kind="stable")
         self._renumber(order)
@@ -189,25 +199,6 @@ class BasinFlow(DensityEstimator):
         self._describe(choice)
         self._set_labels(X)
         return self
-
-    def _learn(
-        self, sample: RowSample, total: float, generator: np.random.RandomState
-    ) -> tuple[Choice, NDArray[Any]]:
-        """Find the clusters of a sample of rows that stands for a total weight, and their means."""
-        from isthmus.cluster.resolution import choose, one_cluster
-
-        rows, weights = sample.table, sample.weights.numpy().astype(np.float64)
-        masses = weights * (total / weights.sum())
-        table = self._units.into(rows.astype(np.float64))
-        gaps = np.isnan(table)
-        table[gaps] = 0.0
-        if gaps.any() and len(rows) > 1:
-            self._fill(table, gaps, masses, generator)
-        if len(table) == 1 or not np.ptp(table, axis=0).any():
-            choice = one_cluster(table, masses)
-        else:
-            choice = choose(self, table, masses, generator)
-        return choice, self._adopt(rows, table, masses, choice)
 
     @property
     def _categories(self) -> list[slice]:

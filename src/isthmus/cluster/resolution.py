@@ -65,6 +65,8 @@ def choose(
     model: BasinFlow, table: FloatArray, weights: FloatArray, generator: np.random.RandomState
 ) -> Choice:
     """Partition centred rows (n, D) by the rule of BasinFlow."""
+    if not np.ptp(table, axis=0).any():
+        return one_cluster(table, weights)
     seed = int(generator.randint(2**31))
     alpha, alphas = model.alpha, ndtr(ndtri(model.alpha) + REDRAWS)
     spread, places = continuous(table, weights, seed)
