@@ -56,9 +56,3 @@ def test_blobs_are_found_largest_first_and_predicted_alike(dtype: Any) -> None:
     assert_array_equal(np.bincount(model.labels_), [60, 40, 20])
     assert_array_equal(model.predict(X), model.labels_)
     assert model.cluster_centers_.dtype == dtype
-
-
-def test_a_wide_bandwidth_leaves_one_cluster_and_a_narrow_one_leaves_as_many_as_rows() -> None:
-    X = three_blobs()
-    assert GaussianMeanShift(bandwidth=20.0).fit(X).n_clusters_ == 1
-    assert GaussianMeanShift(bandwidth=1e-3).fit(X).n_clusters_ == len(X)

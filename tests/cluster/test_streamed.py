@@ -9,7 +9,6 @@ import pytest
 
 from isthmus.cli.main import main
 from isthmus.cluster import TableModel, cluster_file, streamed
-from isthmus.errors import InvalidInputError
 
 X = np.repeat([[0.0, 0.0, 4.0], [90.0, 0.0, 5.0], [0.0, 7.0, 9.0]], 100, axis=0)
 X = (X + np.random.default_rng(0).normal(size=X.shape))[np.random.default_rng(1).permutation(300)]
@@ -64,9 +63,3 @@ def test_columns_ids_and_labels_are_those_of_the_table_in_memory(
     assert "bandwidth" in capsys.readouterr().err
     assert main(["cluster", str(path), "--id", "none", "-k", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["features"] == 5
-
-
-def test_a_file_without_rows_is_refused(rows: Path) -> None:
-    pd.DataFrame({"a": [0.5]}).iloc[:0].to_parquet(rows)
-    with pytest.raises(InvalidInputError, match="no rows"):
-        cluster_file(rows, rows.with_suffix(".csv"))

@@ -244,22 +244,20 @@ class BayesPredictive(Reference):
             for size in range(max(sizes, default=0) + 1):
                 if size > 0:
                     state.observe(size - 1, self.sweeps)
-                found += [_pooled(state, some) for each in sizes if each == size]
+                if size not in sizes:
+                    continue
+                # Of both runs, which are pooled by their evidence.
+                log_density = state.log_mixtures(torch.cat([some, some])).unflatten(0, (2, -1))
+                log_evidence = state.log_weights.logsumexp(-1).unflatten(0, (2, -1))  # (2, B)
+                pooled = log_evidence.logsumexp(0)
+                log_prob = (log_density + log_evidence[..., None]).logsumexp(0) - pooled[:, None]
+                error = (log_density[0].mean(-1) - log_density[1].mean(-1)).abs() / 2
+                found += [(log_prob, error, pooled - math.log(2))] * list(sizes).count(size)
             parts.append(found)
         return [
             Prediction(*map(torch.cat, zip(*tasks, strict=True)))
             for tasks in zip(*parts, strict=True)
         ]
-
-
-def _pooled(state: Particles, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-densities of points (B, M, D) from both runs, their error, and the evidence."""
-    log_density = state.log_mixtures(torch.cat([points, points])).unflatten(0, (2, -1))
-    log_evidence = state.log_weights.logsumexp(-1).unflatten(0, (2, -1))  # (2, B)
-    pooled = log_evidence.logsumexp(0)
-    log_prob = (log_density + log_evidence[..., None]).logsumexp(0) - pooled[:, None]
-    first, second = log_density.mean(-1)
-    return log_prob, (first - second).abs() / 2, pooled - math.log(2)
 
 
 def _statistics(x: Tensor) -> Tensor:
