@@ -94,12 +94,11 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
         """The learned energy, in the units of the data."""
 
     @abstractmethod
-    def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Return the most probable cluster of each row. -> (n,)"""
-
-    @abstractmethod
     def _posteriors(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return the probability of each cluster for each row. -> (n, K)"""
+
+    def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
+        return self._posteriors(X).argmax(1)
 
     def _validated(
         self, X: Any, sample_weight: Any, reset: bool = False

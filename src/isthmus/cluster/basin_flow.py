@@ -353,9 +353,6 @@ class BasinFlow(DensityEstimator):
         kept = self._patterns, self._pattern_weights, self._neighbours
         return cluster_shares(recollection(points, *kept), self._pattern_labels)
 
-    def _labels(self, X: NDArray[Any]) -> NDArray[Any]:
-        return self._posteriors(X).argmax(1)
-
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row comes from no stored pattern. -> (n_samples,)
 

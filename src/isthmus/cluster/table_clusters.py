@@ -240,13 +240,13 @@ class TableClusters(Summarised):
 
         standard = pd.DataFrame(Scaling.of(self.X).into(self.X), columns=list(self.model.columns))
         means = standard.groupby(self.labels).mean().reindex(range(len(clusters)))
-        for one, (_, features) in zip(clusters, means.iterrows(), strict=True):
+        apart = getattr(self.model.estimator, "separation_", None)
+        for number, one in enumerate(clusters):
+            features = means.loc[number]
             farthest = features.abs().nlargest(LISTED_FEATURES)
             one["set_apart_by"] = features[farthest[farthest >= DIFFERENT].index].to_dict()
-        for one, apart in zip(
-            clusters, getattr(self.model.estimator, "separation_", ()), strict=False
-        ):
-            one["separation"] = float(apart) if np.isfinite(apart) else None
+            if apart is not None:
+                one["separation"] = float(apart[number]) if np.isfinite(apart[number]) else None
         return clusters
 
     def __str__(self) -> str:
