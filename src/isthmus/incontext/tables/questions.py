@@ -328,6 +328,8 @@ class ConditionedTable:
             if each.values is not None:
                 best = self._shares(each, x, seen).argmax(1)[gaps]
                 values: Any = np.array(each.values, dtype=object)[best]
+                if cells.dtype.kind in "iuf":  # numbers that are given for a category
+                    cells = cells.astype(object)
                 if isinstance(cells.dtype, pd.CategoricalDtype):
                     cells = cells.cat.add_categories(set(values) - set(cells.cat.categories))
             else:
