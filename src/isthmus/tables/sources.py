@@ -47,7 +47,7 @@ from isthmus.tables.files import STDIN, FileFormat, require_openpyxl, typed, uni
 
 CELL, OBJECT = 8, 64
 """Bytes that a cell takes, about, and an object of JSON, at least."""
-ROWS_AT_ONCE = 2**12
+ROWS_AT_ONCE = 2**14
 # The first of several that fit equally well is taken: a comma may be a decimal mark.
 SEPARATORS = ("\t", ";", "|", ",", " ")
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
