@@ -229,20 +229,7 @@ class NeighbourKernels:
         """Return scores of new rows or, if X is None, of those of the table without themselves."""
         own = self.own if X is None else None
         rows = self.table if X is None else self._standard(self._read(X))
-        log_density, percentile = self.scored(rows, own)
-        outlier = percentile < level
-        odd = np.flatnonzero(outlier)
-        gains = self.blame(rows[odd], None if own is None else own[odd])
-        columns = list(range(self.dim)) if self.names is None else self.names
-        kinds = self.coding.kinds if self.coding else ("number",) * self.dim
-        order = sorted(range(self.dim), key=lambda place: kinds[place] == "category")
-        names = odd_columns(odd, gains, [columns[place] for place in order])
-        return RowScores(log_density, percentile, outlier, level, names)
-
-    def scored(self, rows: Array, own: NDArray[Any] | None) -> tuple[Array, Array]:
-        """Return log-densities, and percentiles among those of the table's rows."""
-        found = self.log_density(rows, own)
-        percentile = np.full(len(rows), np.nan)
+        log_density, percentile = self.log_density(rows, own), np.full(len(rows), np.nan)
         known, table = ~np.isnan(rows), ~np.isnan(self.rows)
         for pattern in np.unique(known, axis=0):
             if not pattern.any():
@@ -254,8 +241,15 @@ class NeighbourKernels:
             if not pattern.all() and len(places) > MOST_COMPARED:
                 places = places[np.linspace(0, len(places) - 1, MOST_COMPARED).astype(int)]
             usual = self.log_density(np.where(pattern, self.rows[places], np.nan), places)
-            percentile[mine] = percentiles(found[mine], usual)
-        return found, percentile
+            percentile[mine] = percentiles(log_density[mine], usual)
+        outlier = percentile < level
+        odd = np.flatnonzero(outlier)
+        gains = self.blame(rows[odd], None if own is None else own[odd])
+        columns = list(range(self.dim)) if self.names is None else self.names
+        kinds = self.coding.kinds if self.coding else ("number",) * self.dim
+        order = sorted(range(self.dim), key=lambda place: kinds[place] == "category")
+        names = odd_columns(odd, gains, [columns[place] for place in order])
+        return RowScores(log_density, percentile, outlier, level, names)
 
     def blame(self, rows: Array, own: NDArray[Any] | None = None) -> Array:
         """Return by how many nats each column lowers the density of a row. (q, D + C)"""

@@ -353,7 +353,16 @@ class ConditionedTable:
         n, seed = as_count(n, "n", at_least=0), as_seed(seed)
         known = self._known(given)
         part = self.conditional(known) if known else self
-        drawn = part._known_values()._sample(n, seed).numpy()
+        energy, shares = part.energy, []
+        if energy.n_values:  # those that the table has
+            logs = energy.log_mixing_weights
+            for own, coded in zip(energy.shares, part.categories.values(), strict=True):
+                kept = torch.where(torch.arange(own.shape[1]) < len(coded), own, 0.0)
+                total = kept.sum(1, keepdim=True)
+                shares.append(kept / total.clamp(min=1e-300))
+                logs = logs + total[:, 0].log()
+            energy = TableMixture(energy.means, shares, energy.scale_trils, energy.dof, logs)
+        drawn = energy._sample(n, seed).numpy()
         columns: dict[Any, Any] = {}
         for name, each in part._columns.items():
             values: Any = drawn[:, each.at]
@@ -442,19 +451,6 @@ class ConditionedTable:
             more = (self.energy._log_prob(x, mask) - whole).numpy()
             gains[:, place] = np.where(seen[:, each.at].numpy(), more - np.log(unit), 0.0)
         return gains
-
-    def _known_values(self) -> TableMixture | StudentMixture:
-        """Return the density of rows whose categories the table has."""
-        energy, shares = self.energy, []
-        if not energy.n_values:
-            return energy
-        logs = energy.log_mixing_weights
-        for each, values in zip(energy.shares, self.categories.values(), strict=True):
-            kept = torch.where(torch.arange(each.shape[1]) < len(values), each, 0.0)
-            total = kept.sum(1, keepdim=True)
-            shares.append(kept / total.clamp(min=1e-300))
-            logs = logs + total[:, 0].log()
-        return TableMixture(energy.means, shares, energy.scale_trils, energy.dof, logs)
 
     def _shares(self, column: Column, x: Tensor, seen: Tensor) -> Array:
         """Return probabilities of a category among the values that the table has. (q, V)"""
