@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from numpy.typing import NDArray
+from sklearn.datasets import make_blobs
 from sklearn.neighbors import KernelDensity
 
 from isthmus.cluster import GaussianMeanShift
@@ -41,18 +41,11 @@ def test_modes_are_those_of_a_kernel_density_climbed_by_brute_force(seed: int) -
     assert_allclose(found.score_samples(X), density.score_samples(X), rtol=1e-9)
 
 
-def three_blobs(dtype: Any = np.float64) -> NDArray[Any]:
-    rng = np.random.default_rng(0)
-    centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 7.0]])
-    sizes = (60, 40, 20)
-    parts = [rng.normal(c, 0.6, (n, 2)) for c, n in zip(centres, sizes, strict=True)]
-    return np.concatenate(parts).astype(dtype)
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_blobs_are_found_largest_first_and_predicted_alike(dtype: Any) -> None:
-    X = three_blobs(dtype)
+    sizes, centers = [60, 40, 20], [[0, 0], [6, 0], [0, 7]]
+    X = make_blobs(sizes, centers=centers, cluster_std=0.6, random_state=0)[0].astype(dtype)
     model = GaussianMeanShift(bandwidth=0.9).fit(X)
-    assert_array_equal(np.bincount(model.labels_), [60, 40, 20])
+    assert_array_equal(np.bincount(model.labels_), sizes)
     assert_array_equal(model.predict(X), model.labels_)
     assert model.cluster_centers_.dtype == dtype

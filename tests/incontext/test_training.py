@@ -199,15 +199,9 @@ def test_numbers_out_of_range_are_refused_by_name(kind, value):
                 replace(kind(), **{each.name: value})
 
 
-@pytest.fixture
-def saved(tmp_path):
-    model = ICLEBM(ICLEBMConfig(dim=3, layers=1, heads=2, width=8, box=2.0, positions=9))
-    model.save_pretrained(tmp_path / "run" / "model")
-    return model, tmp_path / "run" / "model"
-
-
-def test_a_model_is_read_back_equal_from_its_folder_or_that_of_its_run(saved):
-    model, folder = saved
+def test_a_model_is_read_back_equal_from_its_folder_or_that_of_its_run(tmp_path):
+    model, folder = ICLEBM(ICLEBMConfig(dim=3, layers=1, heads=2, width=8)), tmp_path / "model"
+    model.save_pretrained(folder)
     x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
     for again in (ICLEBM.from_pretrained(folder), pretrained(folder), pretrained(folder.parent)):
         assert again.config == model.config
