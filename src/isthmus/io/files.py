@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,12 +85,10 @@ def check_writable(path: str | Path, option: str = "-o") -> Path:
         raise InvalidInputError(f"{option} {target} is not an ordinary file; name another.")
     if not parent.is_dir():
         raise InvalidInputError(f"{option} {target}: {parent} is not a directory; make it first.")
-    try:
-        tempfile.TemporaryFile(dir=parent).close()
-    except OSError:
+    if not os.access(parent, os.W_OK | os.X_OK):
         raise InvalidInputError(
             f"{option} {target}: {parent} cannot be written to; name another directory."
-        ) from None
+        )
     return target
 
 
