@@ -67,7 +67,7 @@ def test_the_learned_energy_is_an_energy_like_any_other(make, blobs):
     model = make().fit(blobs)
     energy = model.energy_
     assert isinstance(energy, ist.Mixture | ist.CRPMixture)
-    assert len(check_energy(energy).passed) >= 14
+    assert "step never raises the energy" in check_energy(energy).passed
     np.testing.assert_allclose(energy.log_prob(blobs), model.score_samples(blobs))
     retrieved = ist.retrieve(energy, blobs)
     assert bool(retrieved.converged.all())
