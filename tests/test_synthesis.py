@@ -158,9 +158,16 @@ def test_new_values_in_the_place_of_copies_leave_the_shares_of_categories() -> N
     assert len(drawn.merge(places[["country", "city"]].drop_duplicates())) > 950
 
 
-def test_frames_of_polars_keep_their_names() -> None:
+def test_frames_of_polars_stay_what_they_are() -> None:
     polars = pytest.importorskip("polars")
-    assert list(draw_rows(polars.from_pandas(people()), 3, check=False).rows) == list(people())
+    table = people(40).assign(
+        flag=[True, None] * 20, rooms=pd.array([3, None, 5, 8] * 10, "Int16"), day="2026-01-01"
+    )
+    frame = polars.from_pandas(table).with_columns(polars.col("day").str.to_date())
+    rows = draw_rows(frame, 30).rows
+    assert rows.schema == frame.schema
+    assert set(rows["rooms"]) <= {3, None, 4, 5, 6, 7, 8}
+    assert set(rows["flag"]) == {True, None}
 
 
 def test_a_table_of_categories_alone_gives_new_combinations() -> None:
@@ -252,6 +259,17 @@ def test_draws_given_a_range_are_those_that_fall_into_it() -> None:
     near = every[np.abs(every.x - 0.7) < 0.02]
     at = draw_rows(table, 2000, given={"x": 0.7}, seed=3, **options).rows
     assert ks_2samp(at.y, near.y).pvalue > 0.01
+
+
+@pytest.mark.parametrize("age", [300, (300, 400), (-9, -2)])
+def test_given_values_outside_the_range_of_their_column_are_refused(age) -> None:
+    low, high = people().age.agg(["min", "max"])
+    with pytest.raises(IsthmusError, match=f"'age'.* outside .* {low} to {high}"):
+        draw_rows(people(), 3, given={"age": age}, check=False)
+    rows = draw_rows(people(), 3, given={"age": (high - 9, 400)}, check=False).rows
+    assert rows.age.between(high - 9, high).all()
+    rows = draw_rows(people(), 3, given={"age": age}, check=False, outside=True).rows
+    assert rows.age.between(*(age if isinstance(age, tuple) else (age, age))).all()
 
 
 @pytest.mark.parametrize("columns", [["age", "height"], ["age", "height", "city"]])

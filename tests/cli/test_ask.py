@@ -36,7 +36,34 @@ def test_missing_text_is_no_answer_and_a_value_that_no_row_has_is_noted(run, hou
     gaps.to_csv("houses.csv", index=False)
     found = json.loads(run("ask houses.csv --predict kind --json").out)
     assert set(found["probabilities"]) == {"house", "flat"}
-    assert "kind=hut" in run("ask houses.csv --predict price --given kind=hut").err
+    noted = run("ask houses.csv --predict price --given kind=hut").err
+    assert "kind=hut: no row has this value; known are flat, house" in noted
+
+
+@pytest.mark.parametrize("rooms", [0, 1, 6, 1000])
+def test_a_number_outside_the_range_of_its_column_is_noted(run, rooms) -> None:
+    noted = run(f"ask houses.csv --predict price --given rooms={rooms}").err
+    words = f"rooms={rooms} is outside the range of its column, 1 to 6."
+    assert (words in noted) is (rooms not in (1, 6))
+    assert ("outside" in noted) is (rooms not in (1, 6))
+
+
+@pytest.mark.parametrize(
+    ("cell", "mark"), [("{:.1f} cm", "."), ("${:,.2f}", "."), ("€{:.1f}", ","), ("{:.0f}%", ".")]
+)
+def test_values_are_given_as_the_file_writes_them(run, houses, cell, mark) -> None:
+    swap = str.maketrans(",.", ".,") if mark == "," else {}
+    cells = houses.price.add(900).map(cell.format).str.translate(swap)
+    houses.assign(price=cells).to_csv("units.csv", index=False, sep=";")
+    value = cell.format(1123).translate(swap)
+    found = run("ask units.csv --predict rooms --json --quiet --given", f"price={value}")
+    assert json.loads(found.out)["given"] == {"price": 1123}
+    ends = "..".join(cell.format(end).translate(swap) for end in (1000, 1100))
+    run("sample units.csv -n 9 --no-check --quiet -o drawn.csv --given", f"price={ends}")
+    drawn = pd.read_csv("drawn.csv", sep=";").price.str.translate(swap)
+    assert drawn.str.replace(r"[^\d.]", "", regex=True).astype(float).between(1000, 1100).all()
+    wrong = run("ask units.csv --predict rooms --given", "price=1100 kg", code=2)
+    assert "write a number" in wrong.err
 
 
 @pytest.mark.parametrize("spelling", [("0", "1"), ("no", "yes"), ("FALSE", "TRUE")])

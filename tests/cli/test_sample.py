@@ -102,6 +102,9 @@ def test_draws_are_given_values_and_gaps_are_written_as_the_table_is(run) -> Non
     wrong = ("age=x", "age", "sex=q", "shoe=3", "age=1..2..3", "age=5..1", "age=nan", "age=")
     for words in wrong:
         run(command, "--given", words, code=2)
+    low, high = int(table.age.min()), int(table.age.max())
+    refused = run(command, "--given", "age=300..400", code=2).err
+    assert f"'age'] is outside the range of the column, {low} to {high}" in refused
 
 
 @pytest.mark.parametrize("suffix", ["csv", "xlsx", "parquet"])

@@ -40,6 +40,17 @@ def test_text_that_repeats_is_a_category_and_other_text_is_left_out(tmp_path) ->
     assert any("own value" in note and "note" in note for note in notes)
 
 
+def test_numbers_of_several_units_are_not_said_to_be_text(tmp_path) -> None:
+    path = tmp_path / "table.csv"
+    size = [f"{170 + row / 10:.1f} cm" if row % 3 else f"1.{row + 17} m" for row in range(60)]
+    note = [f"text {row}" for row in range(60)]
+    MEASURED.assign(size=size, note=note, town=["12 Oslo", "Rome 3"] * 30).to_csv(path, index=False)
+    table = read_table(path)
+    for notes in (table.notes, with_categories(table)[1]):
+        assert any("several units, such as m and cm: size." in note for note in notes)
+    assert "Not used, since most cells are not numbers: note, town." in table.notes
+
+
 def test_missing_text_is_no_category_unless_there_is_but_one(tmp_path) -> None:
     path = tmp_path / "table.csv"
     cities, ticks = ["Rome", "Oslo", "", "NA"] * 15, ["x", ""] * 30

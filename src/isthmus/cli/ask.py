@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from isthmus.cli import options
 from isthmus.cli.sample import parse_given
 from isthmus.errors import InvalidInputError
+from isthmus.printing import listed
 from isthmus.tables.categories import with_categories
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,9 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidInputError(f"--given has {arguments.predict}, the column to predict.")
     if ranges := [name for name, value in given.items() if isinstance(value, tuple)]:
         raise InvalidInputError(f"--given {ranges[0]}=LOW..HIGH: name one value.")
-    words = {name: value for name, value in given.items() if frame[name].dtype.kind not in "iuf"}
-    unseen = [f"{name}={value}" for name, value in words.items() if value not in set(frame[name])]
-    notes += tuple(f"--given {each}: no row has this value." for each in unseen)
+    notes += (*_notes_on_given(given, frame),)
     from isthmus.incontext import pretrained
 
     density = pretrained("tables").condition(frame, target=arguments.predict)
@@ -43,3 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
         notes += ("--given COLUMN=VALUE predicts it for rows with this value.",)
     arguments.output = None
     return options.finish(arguments, found, summary, notes)
+
+
+def _notes_on_given(given: dict[str, Any], frame: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence on each value that no row has, or that is outside the range of numbers."""
+    for name, value in given.items():
+        known = frame[name].dropna()
+        if known.dtype.kind not in "iuf":
+            values = sorted(map(str, known.unique()))
+            if str(value) not in values:
+                yield f"--given {name}={value}: no row has this value; known are {listed(values)}."
+        elif not known.min() <= value <= known.max():
+            ends = f"{known.min():.10g} to {known.max():.10g}"
+            yield f"--given {name}={value:.10g} is outside the range of its column, {ends}."

@@ -127,14 +127,25 @@ def parse_given(words: list[str], frame: pd.DataFrame, table: Table) -> dict[str
             given[name] = values.get(text, values[alike[0]] if len(alike) == 1 else text)
         else:
             try:
-                mark = table.format.decimal
-                ends = [float(end.replace(mark, ".")) for end in text.split("..")]
+                ends = [_as_number(end, name, table) for end in text.split("..")]
             except ValueError:
                 ends = []
             if not 1 <= len(ends) <= 2 or not math.isfinite(sum(ends)) or ends[0] > ends[-1]:
                 raise InvalidInputError(f"--given {word}: write a number, or a range LOW..HIGH.")
             given[name] = ends[0] if len(ends) == 1 else tuple(ends)
     return given
+
+
+def _as_number(text: str, name: str, table: Table) -> float:
+    """Return a number that is written as in its column, or without the sign or unit there."""
+    from isthmus.tables.columns import NUMBER, parse_cells
+
+    cells = (table.frame if table.cells is None else table.cells)[name]
+    form = table.format.decimal, table.style(name).grouped
+    values, kinds = parse_cells([*cells, text], *form)
+    if kinds[-1] == NUMBER:
+        return float(values[-1])
+    return float(text.replace(table.format.decimal, "."))
 
 
 def _write(

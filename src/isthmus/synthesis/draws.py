@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ class Draws(Summarised):
     Attributes
     ----------
     rows : DataFrame (n, D)
-        With the columns and types of the table.
+        With the columns and types of the table: of pandas, or of polars if the table is.
     kernel : str
         "tables" for the in-context density; else "round", "columns", "full" or "given", and
         `adaptive` if each row has its own width.
@@ -131,8 +132,9 @@ def draw_rows(
     check : bool
         Draw also from 70 % of the rows, and compare with the others.
     given : dict, optional
-        Values that draws must have: a number or category, or (low, high) for a range. Draws are
-        from the conditional density of the kernel; ranges of correlated columns are met one by one.
+        Values that draws must have: a number or category, or (low, high) for a range, in the range
+        of the column unless `outside`. Draws are from the conditional density of the kernel; ranges
+        of correlated columns are met one by one.
     gaps : {"keep", "fill"}
         Missing numbers: "keep" draws gaps as often, and where similar rows have them. Missing
         categories are a category.
@@ -182,6 +184,9 @@ def draw_rows(
     rows = coded.decoded(codes)
     known = generator.known if gaps == "fill" else set(row_keys(coded.codes))
     copies = sum(key in known for key in row_keys(codes))
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(table, polars.DataFrame):
+        rows = polars.from_pandas(rows).cast(table.schema)
     found = Draws(rows, generator.kind, generator.adaptive, None, None, copies)
     if check and len(frame) * HELD_OUT >= FEWEST_CHECKED:
         found = replace(found, **_checked(generator, model, options))

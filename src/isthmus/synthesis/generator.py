@@ -21,6 +21,7 @@ from isthmus.bandwidth.search import choose, robust_scales
 from isthmus.errors import InvalidInputError
 from isthmus.memories.gaussian import GaussianKDE
 from isthmus.memories.table_mixture import StudentMixture
+from isthmus.printing import listed
 from isthmus.scaling import count_decimals
 from isthmus.tables.encoding import as_integers, is_category
 from isthmus.validation import as_number
@@ -231,7 +232,10 @@ class RowGenerator:
         if place in self.levels:
             code = self.levels[place].get_indexer([value])[0]
             if code < 0:
-                raise InvalidInputError(f"given: column {name!r} has no value {value!r}.")
+                known = listed(list(map(str, self.levels[place].dropna())))
+                raise InvalidInputError(
+                    f"given: column {name!r} has no value {value!r}; it has {known}."
+                )
             return float(code), float(code)
         pair = value if isinstance(value, tuple | list) else (value, value)
         ends = [as_number(end, f"given[{name!r}]") for end in pair]
@@ -248,6 +252,12 @@ class RowGenerator:
                     f"given[{name!r}] has no value that the column can hold, which is {dtype}."
                 )
             ends = held.tolist()
+        low, high = self.low[place], self.high[place]
+        if not self.outside and (ends[0] > high or ends[1] < low):
+            raise InvalidInputError(
+                f"given[{name!r}] is outside the range of the column, {low:.10g} to {high:.10g}; "
+                "outside=True (--outside) allows such values."
+            )
         return ends[0], ends[1]
 
     def _log_mass(self, place: int, low: float, high: float) -> FloatArray:

@@ -39,6 +39,8 @@ _AFTER = rf"(?<=[\d.])(?:\s?[{SIGNS}]|(?:\s{_LETTER}|\s?{_LETTER}{{2}}){_LETTER}
 UNIT = re.compile(rf"(?<![^+-])[$€£¥]\s?(?=[\d.])|{_AFTER}")
 """A currency before an amount, or a currency, a percent sign or the name of a unit after it."""
 BEFORE, AFTER = re.compile(r"^[+-]?([$€£¥]\s?)"), re.compile(_AFTER)
+# Distinct cells in which units are looked for: a budget of computation.
+SAMPLED = 1000
 # Means of whole numbers, where they are not rounded, have so many decimals.
 DECIMALS_OF_MEANS = 2
 # customer_id and customerId, but not paid.
@@ -196,6 +198,16 @@ def _unit(text: str) -> str:
     return "".join(UNIT.findall(text)).strip()
 
 
+def _mixed_units(column: pd.Series, decimal: str) -> list[str]:
+    """Return the units of text if most cells are numbers with one of several, or else nothing."""
+    texts = column.dropna().astype(str).str.strip().unique()[:SAMPLED]
+    kinds = parse_cells([UNIT.sub("", text) for text in texts], decimal)[1]
+    is_number = (kinds == NUMBER) | (kinds == COMMAS)
+    units = Counter(unit for text in texts[is_number] if (unit := _unit(text)))
+    is_mixed = 1 < len(units) <= units.total() / 2 and units.total() > len(texts) / 2
+    return list(units) if is_mixed else []
+
+
 @dataclass(frozen=True)
 class Source:
     """The columns of a file, whatever its format.
@@ -285,8 +297,13 @@ def build_table(
     if used:
         _check_values(source, used, X, missing)
     empty = [name for name in known if name not in used]
-    for some, reason in (empty, "every cell is missing"), (words, "most cells are not numbers"):
+    units = {name: _mixed_units(frame[name], source.format.decimal) for name in words}
+    plain = [name for name in words if not units[name]]
+    for some, reason in (empty, "every cell is missing"), (plain, "most cells are not numbers"):
         notes += [f"Not used, since {reason}: {listed(some)}."] * bool(some)
+    for name in (name for name in words if units[name]):
+        reason = f"cells have several units, such as {' and '.join(units[name][:2])}"
+        notes.append(f"Not used as numbers, since {reason}: {name}.")
     cells = {role: tidied(frame.iloc[:, place]) for role, place in roles.items()}
     is_text = source.format.kind == "text"
     return Table(
