@@ -14,6 +14,7 @@ from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
 
 from isthmus.cluster import BasinFlow, ClAM
+from isthmus.cluster.apart import splits
 from isthmus.cluster.resolution import unimodal
 from isthmus.cluster.retrieval_graph import (
     FLATNESS,
@@ -420,6 +421,25 @@ def test_sixty_rows_show_two_clusters_six_deviations_apart(dim):
         found.append(BasinFlow(random_state=0).fit(X).n_clusters_)
     assert found.count(2) >= 4
     assert max(found) <= 2
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_fifty_rows_beside_five_hundred_are_found(dim):
+    found = []
+    for seed in range(8):
+        X = np.random.default_rng([seed, dim]).normal(size=(550, dim))
+        X[:50, 0] += 6
+        found.append(BasinFlow(random_state=0).fit(X).n_clusters_)
+    assert found.count(2) >= 5
+    assert max(found) <= 2
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+def test_two_modes_in_a_projection_do_not_split_a_bent_cluster(dim):
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        X = np.c_[banana(550, rng), 0.3 * rng.normal(size=(550, dim - 2))]
+        assert not splits(X, X, 0.01, 0)
 
 
 def test_categories_are_clusters_only_if_they_depend_on_each_other():

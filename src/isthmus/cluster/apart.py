@@ -25,13 +25,11 @@ DENSITY_DIM, FEWEST_ROWS = 3, 30
 # A density is judged by the rows in balls of this many: smaller modes are not found, and those of
 # much fewer would not be significant. Modes are joined along the links to so many neighbours.
 DENSITY_NEIGHBOURS, MODE_LINKS = 25, 10
-# In two and three dimensions, of more rows than in four balls, it is the density that tells groups
-# apart that are not farther away than wide: a bent one with one mode may have two in a projection.
-DIP_ROWS = 4 * DENSITY_NEIGHBOURS
 # A gap has so many values on each side, if there are as many: fewer may be outliers.
 FEWEST_VALUES = 5
 # Rows whose graph shows whether a valley in one dimension is one in all: a budget of computation.
-VALLEY_ROWS = 1000
+# Leaving must be so many times easier than cutting: by chance, half rings reach 1.5.
+VALLEY_ROWS, VALLEY_CUT = 1000, 1.5
 
 # The level at which rows are apart from the others of their group, and the places of these rows.
 Split = tuple[float, IntArray]
@@ -81,7 +79,6 @@ def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> lis
         views = [*own.T]
         if len(views) > 1:
             views.append(own @ components(own, np.random.RandomState(seed))[:, 0])
-        dip = not 1 < len(own.T) <= DENSITY_DIM or len(own) < DIP_ROWS
         tests = []
         for place, view in enumerate(views):
             count = 1 if len(views) == 1 else 2 if place == own.shape[1] else 2 * own.shape[1]
@@ -92,7 +89,7 @@ def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> lis
             if level > most:
                 break
             if 0 < beyond.sum() < len(own) and (
-                _is_far(own, beyond) or (dip and _is_valley(own, beyond, seed))
+                _is_far(own, beyond) or _is_valley(own, beyond, seed)
             ):
                 found.append((max(level, above), rows[beyond]))
                 waiting += [(side, found[-1][0]) for side in (rows[beyond], rows[~beyond])]
@@ -120,7 +117,7 @@ def _is_valley(table: FloatArray, beyond: NDArray[np.bool_], seed: int) -> bool:
     labels = beyond[kept].astype(np.int64)
     rotation = components(table, np.random.RandomState(seed), groups=beyond.astype(np.int64))
     memories = Memories.of(table[kept] @ rotation, np.ones(len(kept)))
-    return len(set(labels)) > 1 and relative_cut(memories, labels, seed) > 1
+    return len(set(labels)) > 1 and relative_cut(memories, labels, seed) > VALLEY_CUT
 
 
 def _is_far(table: FloatArray, beyond: NDArray[np.bool_]) -> bool:
