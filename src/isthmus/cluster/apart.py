@@ -28,8 +28,8 @@ DENSITY_NEIGHBOURS, MODE_LINKS = 25, 10
 # A gap has so many values on each side, if there are as many: fewer may be outliers.
 FEWEST_VALUES = 5
 # Rows whose graph shows whether a valley in one dimension is one in all: a budget of computation.
-# Leaving must be so many times easier than cutting: by chance, half rings reach 1.5.
-VALLEY_ROWS, VALLEY_CUT = 1000, 1.5
+# A group must be so many times easier to cut than to leave: by chance, half rings reach 1.7.
+VALLEY_ROWS, VALLEY_CUT = 1000, 2.0
 
 # The level at which rows are apart from the others of their group, and the places of these rows.
 Split = tuple[float, IntArray]
@@ -107,7 +107,7 @@ def grouped(found: list[Split], level: float, groups: IntArray) -> IntArray:
 
 
 def _is_valley(table: FloatArray, beyond: NDArray[np.bool_], seed: int) -> bool:
-    """Return True if retrieval passes less between two groups than across any cut inside them.
+    """Return True if retrieval leaves one of two groups less than it passes any cut inside.
 
     A bent density with one mode may have two in a projection; across its bend, much flows.
     """

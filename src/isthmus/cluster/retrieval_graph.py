@@ -211,17 +211,17 @@ def leaving(flow: FloatArray) -> FloatArray:
 
 
 def relative_cut(memories: Memories, labels: IntArray, seed: int) -> float:
-    """Return how many times easier two groups are left than cut, beside halves of a line; the mean.
+    """Return how many times easier a group is cut than left, beside half a line; the largest value.
 
     What flows across a cut is divided by its value by chance in the graph that is cut. No part has
     fewer patterns than a query recalls; infinite if no group has enough for two. A half of mass m
-    of a uniform line has 4 (1 - m).
+    of a uniform line has 4 (1 - m). The other groups may consist of several clusters.
     """
     graph, least = memories.graph, memories.k
     half_a_link = 0.5 / len(graph.weights)
     flow = graph.flow(labels)
     matrix = csr_array((graph.weights, graph.indices, graph.indptr))
-    ratios, masses = [], []
+    ratios = []
     for number, left in enumerate(leaving(flow)):
         rows = np.flatnonzero(labels == number)
         # Loops, for rows that recall none of their own cluster.
@@ -231,10 +231,9 @@ def relative_cut(memories: Memories, labels: IntArray, seed: int) -> float:
             sizes = np.bincount(each)
             cuts += [*leaving(inside.flow(each))[np.minimum(sizes, len(rows) - sizes) >= least]]
         if min(cuts) < np.inf:
-            masses.append(flow[number].sum())
-            line = 4 * (1 - masses[-1])
-            ratios.append(np.log(max(min(cuts), half_a_link) / max(left, half_a_link) / line))
-    return float(np.exp(np.average(ratios, weights=masses))) if masses else np.inf
+            line = 4 * (1 - flow[number].sum())
+            ratios.append(max(min(cuts), half_a_link) / max(left, half_a_link) / line)
+    return float(max(ratios, default=np.inf))
 
 
 def recollection(
