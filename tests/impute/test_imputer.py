@@ -219,6 +219,17 @@ def test_weights_of_zero_leave_rows_out_and_others_count() -> None:
         MemoryImputer().fit(X, sample_weight=np.zeros(60))
 
 
+@pytest.mark.parametrize("far", [1e4, 1e12])
+def test_gross_errors_do_not_spoil_a_column(far: float) -> None:
+    X = TRUTH.copy()
+    X[::50, 0] = far * X[:, 0].std()
+    given = with_gaps(X, 0.2)
+    clean = np.isnan(given)
+    clean[::50] = False
+    found = error(MemoryImputer().fit_transform(given), TRUTH, clean)
+    assert found < 1.3 * error(FITTED.transform(GAPS), TRUTH, np.isnan(GAPS))
+
+
 def test_a_row_far_from_all_others_is_filled_by_regression() -> None:
     """Its columns follow the others as in all rows, far beyond the values that they have there."""
     rng = np.random.default_rng(0)

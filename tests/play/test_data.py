@@ -1,6 +1,7 @@
 """Points of a plane from tables: columns as they are, principal components, gaps and names."""
 
 import base64
+import io
 import json
 
 import numpy as np
@@ -58,6 +59,26 @@ def test_a_file_of_the_page_is_read_and_its_names_are_kept_as_text() -> None:
     assert len(header["scene"]["memories"]) == 9
     # Standardised, so that the kernels are round in units of both columns.
     np.testing.assert_allclose(np.std(header["scene"]["memories"], axis=0), 1)
+
+
+def written(method: str) -> bytes:
+    buffer = io.BytesIO()
+    getattr(pd.DataFrame({"a": [1.0, 3.0], "b": [2.0, 5.0]}), method)(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.jsonl", b'{"a": 1, "b": 2}\n{"a": 3, "b": 5}\n'),
+        ("x.csv", b"a;b;c\n1,5;2;\xe9\n3;5;x\n"),
+        ("x.parquet", written("to_parquet")),
+        ("x.feather", written("to_feather")),
+    ],
+)
+def test_every_kind_of_file_that_the_dialog_offers_is_read(name: str, content: bytes) -> None:
+    header = sent(name, content)
+    assert header.get("axes") == ["a", "b"], header
 
 
 def test_two_columns_are_chosen_of_a_file_or_of_the_table_at_the_start() -> None:

@@ -1,5 +1,7 @@
 """What the page draws is what the library says, checked against formulas and other libraries."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from sklearn.neighbors import KernelDensity
 import isthmus as ist
 from isthmus.capacity import certify
 from isthmus.cluster import BasinFlow
+from isthmus.play.playground import Playground
 
 KINDS = ["kde", "modern", "sparse", "epanechnikov", "mixture", "crp", "hopfield"]
 
@@ -76,6 +79,11 @@ def test_borders_of_basins_are_where_retrieval_puts_them(ask, scene, kind) -> No
     found = arrays["labels"].ravel().astype(int)
     found[found < 0] = -1
     assert (found == expected).mean() > 0.995
+
+
+def test_a_stale_request_is_abandoned(scene) -> None:
+    request = {"id": 1, "kind": "final", "scene": scene, "columns": 64, "rows": 64}
+    assert Playground().answer(json.dumps(request), stale=lambda: True) is None
 
 
 def test_queries_end_where_retrieval_ends(ask, scene) -> None:

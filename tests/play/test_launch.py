@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -47,6 +48,21 @@ def test_a_real_connection_is_answered_and_limited(scene, address) -> None:
         page.send("x" * (LARGEST_TABLE + 1))
         with pytest.raises(ConnectionClosed):
             page.recv()
+
+
+def test_idle_connections_without_the_token_keep_nobody_out(address) -> None:
+    with ExitStack() as idle:
+        place = ("127.0.0.1", int(address.split(":")[2].split("/")[0]))
+        for _ in range(200):
+            idle.enter_context(socket.create_connection(place))
+        with connect(socket_of(address), origin=origin_of(address)) as page:
+            assert unpack(page.recv())[0]["kind"] == "hello"
+            for _ in range(100):
+                idle.enter_context(socket.create_connection(place))
+            with urllib.request.urlopen(address) as answer:
+                assert answer.status == 200
+            page.send("{")  # the connection of the page is still open
+            assert unpack(page.recv())[0]["kind"] == "error"
 
 
 def test_the_token_is_not_an_argument_of_the_browser(monkeypatch) -> None:

@@ -23,12 +23,15 @@ class Slow(Playground):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate, self.begun = threading.Event(), []
+        self.gate, self.begun, self.ended = threading.Event(), [], []
 
-    def answer(self, message):
+    def answer(self, message, stale=lambda: False):
         request = json.loads(message)
         self.begun.append(request["id"])
-        self.gate.wait()
+        while not self.gate.wait(0.005):
+            if stale():
+                self.ended.append(request["id"])
+                return None
         return pack({"kind": request["kind"], "id": request["id"]})
 
 
@@ -112,7 +115,7 @@ def test_the_newest_request_wins(scene) -> None:
         assert slow.begun == [1, 49]
 
 
-def test_a_slow_request_does_not_delay_a_quick_one(scene) -> None:
+def test_a_slow_request_neither_delays_a_quick_one_nor_outlives_it(scene) -> None:
     slow = Slow()
     with (
         TestClient(make_app(slow, PORT, "secret"), base_url=OWN) as client,
@@ -123,11 +126,13 @@ def test_a_slow_request_does_not_delay_a_quick_one(scene) -> None:
         wait_for(lambda: slow.begun == [1])
         page.send_text(json.dumps({"id": 2, "kind": "frame", "scene": scene}))
         wait_for(lambda: slow.begun == [1, 2])
+        time.sleep(0.1)  # the first notices that it is stale
         slow.gate.set()
-        assert {unpack(page.receive_bytes())[0]["id"] for _ in range(2)} == {1, 2}
+        page.send_text(json.dumps({"id": 3, "kind": "details", "scene": scene}))
+        assert {unpack(page.receive_bytes())[0]["id"] for _ in range(2)} == {2, 3}
 
 
-def test_a_page_is_served_while_a_request_of_a_closed_one_runs(scene) -> None:
+def test_closing_the_tab_ends_what_runs(scene) -> None:
     slow = Slow()
     with TestClient(make_app(slow, PORT, "secret"), base_url=OWN) as client:
         with connect(client) as page:
@@ -136,4 +141,4 @@ def test_a_page_is_served_while_a_request_of_a_closed_one_runs(scene) -> None:
             wait_for(lambda: slow.begun == [1])
         with connect(client) as page:  # and the next one is served
             assert unpack(page.receive_bytes())[0]["kind"] == "hello"
-        slow.gate.set()
+        wait_for(lambda: slow.ended == [1])

@@ -30,6 +30,9 @@ from isthmus.validation import as_choice, as_count
 LEARNED_ROWS, LEARNED_ROWS_A_COLUMN = 5000, 20
 # Whole numbers are rounded unless that raises the error by more than this factor.
 COSTLY = 1.02
+# A cell farther off than so many ranges between the 5th and the 95th percentile is an error. In 80
+# real tables, no value is farther off than 250.
+GROSS = 300.0
 # A column that varies by less than this share of its size is constant.
 CONSTANT = 1e-10
 
@@ -346,11 +349,14 @@ class ColumnUnits:
     """Standard units of columns, their bounds, and which hold whole numbers. All are (D,).
 
     A bound is a value that several rows have and none exceeds, or else 0 in columns of one sign.
+    Cells farther from the `middle` than `reach` count as unknown.
     """
 
     scaling: Scaling
     least: FloatArray
     most: FloatArray
+    reach: FloatArray
+    middle: FloatArray
     whole: NDArray[np.bool_]
     empty: NDArray[np.bool_]
 
@@ -359,11 +365,14 @@ class ColumnUnits:
         """Measure rows (n, D); the columns of a group share a scale."""
         empty = np.isnan(X).all(0)
         values = np.where(empty, 0.0, X)
-        least, most = np.nanmin(values, 0), np.nanmax(values, 0)
+        low, middle, high = np.nanpercentile(values, (5, 50, 95), axis=0)
+        reach = np.where(high > low, GROSS * (high / 2 - low / 2) * 2, np.inf)
+        learned = np.where(np.abs(values - middle) <= reach, values, np.nan)
+        least, most = np.nanmin(learned, 0), np.nanmax(learned, 0)
         size = np.maximum(np.maximum(most, -least), np.finfo(np.float64).tiny)
-        shares = weights[:, None] * ~np.isnan(values)
+        shares = weights[:, None] * ~np.isnan(learned)
         shares /= shares.sum(0)
-        relative = np.nan_to_num(values / size)
+        relative = np.nan_to_num(learned / size)
         mean = (shares * relative).sum(0)
         variance = (shares * np.square(relative - mean)).sum(0)
         for group in groups:
@@ -374,11 +383,12 @@ class ColumnUnits:
         low_end, high_end = np.where(least >= 0, 0.0, -np.inf), np.where(most <= 0, 0.0, np.inf)
         least = np.where((values == least).sum(0) > 1, least, low_end)
         most = np.where((values == most).sum(0) > 1, most, high_end)
-        return cls(scaling, least, most, np.asarray(whole), np.asarray(empty))
+        return cls(scaling, least, most, reach, middle, np.asarray(whole), np.asarray(empty))
 
     def into(self, X: FloatArray) -> FloatArray:
-        """Return rows in standard units, NaN where unknown."""
+        """Return rows in standard units, NaN where unknown or grossly far off."""
         Z = self.scaling.into(X)
+        Z[~(np.abs(X - self.middle) <= self.reach)] = np.nan
         Z[:, self.empty] = 0.0
         return Z
 

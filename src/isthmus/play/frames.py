@@ -33,7 +33,7 @@ Reply = tuple[dict[str, Any], Arrays]
 HIGHEST = 0.88
 MOST_PATH, MOST_BALLS = 160, 500
 # The grid of the share of a new cluster is coarser by this factor while something is dragged.
-# Energies are evaluated in blocks, which stay in the cache.
+# Slow energies are evaluated in blocks, which stay in the cache and can be cancelled in between.
 COARSER, NODES_PER_BLOCK = 3, 1024
 # Phases of more memories than this are those of a sample of them.
 MOST_IN_PHASES, FEWEST_ROWS = 150, 5

@@ -70,6 +70,7 @@ def make_widget(playground: Playground) -> Any:
             text = content.get("request") if isinstance(content, dict) else None
             said = text if isinstance(text, str) else ""
             reply = playground.hello() if said == "hello" else playground.answer(said)
-            self.send({"kind": "frame"}, buffers=[reply])
+            if reply is not None:
+                self.send({"kind": "frame"}, buffers=[reply])
 
     return PlayWidget()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 
 from isthmus.energy import Energy
 from isthmus.errors import InvalidInputError, IsthmusError, ShapeError
@@ -39,6 +41,26 @@ SLIDERS = {
 # Space about the points, as a share of half their range, and the width of kernels at the start.
 MARGIN, FIRST_SIGMA = 1.2, 0.1
 log = logging.getLogger("isthmus.play")
+
+
+class Cancelled(Exception):  # noqa: N818
+    """Nobody waits for an answer any more."""
+
+
+class Cancellable(TorchFunctionMode):
+    """Ends a computation between two operations of torch, once it is stale."""
+
+    def __init__(self, stale: Callable[[], bool]) -> None:
+        super().__init__()
+        self.stale = stale
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operation, unless its result is of no use."""
+        if self.stale():
+            raise Cancelled
+        return function(*args, **(kwargs or {}))
 
 
 class Playground:
@@ -86,14 +108,22 @@ class Playground:
         fixed = {"energies": energies, "sliders": SLIDERS, "presets": PRESETS, "limits": LIMITS}
         return pack({"kind": "hello", **fixed, **self.start})
 
-    def answer(self, message: str | bytes) -> bytes:
-        """Return the reply to a message: to a wrong one, a frame with an ``error``."""
+    def answer(
+        self, message: str | bytes, stale: Callable[[], bool] = lambda: False
+    ) -> bytes | None:
+        """Return the reply to a message; None if it became stale meanwhile.
+
+        A message that is wrong is answered by a frame with an ``error``.
+        """
         number = 0
         try:
             request = read_request(message)
             number = request["id"]
-            header, arrays = self._answer(request)
+            with Cancellable(stale):
+                header, arrays = self._answer(request)
             return pack({"kind": request["kind"], "id": number, **header}, arrays)
+        except Cancelled:
+            return None
         except IsthmusError as error:
             words = str(error)
         except Exception as error:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -158,7 +159,14 @@ class Session:
         async with self.lanes[LANES.get(kind, kind)]:
             if self.closed or self.newest[kind] != number:
                 return
-            loop, answer = asyncio.get_running_loop(), self.playground.answer
+            stale = partial(self._stale, kind, number)
+            answer = partial(self.playground.answer, text, stale)
             with suppress(WebSocketDisconnect, RuntimeError):  # the server may be stopping
-                reply = await loop.run_in_executor(self.pool, answer, text)
-                await self.websocket.send_bytes(reply)
+                reply = await asyncio.get_running_loop().run_in_executor(self.pool, answer)
+                if reply is not None:
+                    await self.websocket.send_bytes(reply)
+
+    def _stale(self, kind: str, number: int) -> bool:
+        """Return True if nobody waits for an answer: the page is closed, or shows another scene."""
+        newer = (self.newest.get(each, 0) > number for each in ("frame", "final"))
+        return self.closed or (kind == "final" and any(newer))
