@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
 
 from isthmus.cluster import BasinFlow, ClAM
 from isthmus.cluster.apart import splits
@@ -367,7 +368,11 @@ def test_an_outlier_of_the_table_is_newer_than_the_bulk():
     assert novelty[1:].max() < 0.9
     for row in (0, 5):
         away = np.square(model.memories_ - X[row]).sum(1)
-        others = Mixture(np.delete(model.memories_, away.argmin(), 0), model.beta_)
+        others = Mixture(
+            np.delete(model.memories_, away.argmin(), 0),
+            covariance=0.5 / model.beta_,
+            covariance_type="tied",
+        )
         found = model._without(X[[row]], away.argmin(keepdims=True))[0]
         assert found == pytest.approx(float(others.log_prob(X[row])), rel=1e-6)
 
@@ -467,3 +472,42 @@ def test_rounded_rows_are_as_many_as_are_equal(dim, digits, far):
     assert adjusted_rand_score(y, labels) > 0.95
     answers = rng.integers(1, 6, size=(1000, dim))
     assert BasinFlow(random_state=0).fit(answers).n_clusters_ == 1
+
+
+@pytest.fixture
+def people():
+    """Three groups in columns of different units, and the group as a category."""
+    rng, kind = np.random.default_rng(0), np.arange(240) % 3
+    means = np.array([[25, 22_000, 2], [45, 41_000, 5], [68, 30_000, 8]])[kind]
+    frame = pd.DataFrame(means + rng.normal(size=(240, 3)) * [5, 3000, 1])
+    frame.columns = ["age", "income", "score"]
+    frame["city"] = np.array(["Oslo", "Rome", "Bergen"])[kind]
+    return frame
+
+
+def test_the_density_of_columns_of_different_units_is_that_of_rescaled_ones(people):
+    X, scale = people.drop(columns="city").to_numpy(copy=True), np.array([1.0, 1e-4, 1e3])
+    X[3, 1] = np.nan
+    model, scaled = (BasinFlow(random_state=0).fit(each) for each in (X, X * scale))
+    lost = (~np.isnan(X)) @ np.log(scale)
+    np.testing.assert_allclose(
+        model.score_samples(X), scaled.score_samples(X * scale) + lost, atol=1e-8
+    )
+    far = X + np.array([0, 0, 300])
+    for rows in (X, far):
+        np.testing.assert_allclose(model.novelty(rows), scaled.novelty(rows * scale), rtol=1e-6)
+    assert model.novelty(far).min() > 0.99
+    deviation = np.nanstd(X, 0)
+    for draws in (model.sample(500)[0], scaled.sample(500)[0] / scale):
+        np.testing.assert_allclose((draws.mean(0) - np.nanmean(X, 0)) / deviation, 0, atol=0.2)
+        np.testing.assert_allclose(draws.std(0), deviation, rtol=0.2)
+    assert model.score(X) > GaussianMixture(3, random_state=0).fit(X[4:]).score(X[4:]) - 0.5
+
+
+def test_rows_with_a_value_far_off_or_a_new_category_are_new(people):
+    model = BasinFlow(random_state=0).fit(people)
+    odd = people[:4].copy()
+    odd.loc[0, "age"], odd.loc[1, "score"], odd.loc[2, "city"] = 500, 300, "Paris"
+    np.testing.assert_array_equal(model.novelty(odd) > 0.99, [True, True, True, False])
+    indicators = model.sample(100)[0][:, 3:]
+    assert np.abs(indicators - np.round(indicators).clip(0, 1)).max() < 0.5

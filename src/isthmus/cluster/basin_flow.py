@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 
 from isthmus.bandwidth import leave_one_out, left_out_log_density
 from isthmus.cluster.base import DensityEstimator, as_number_or
-from isthmus.cluster.data import counted, in_blocks, measured, one_block
+from isthmus.cluster.data import counted, fits_float32, in_blocks, measured, one_block
 from isthmus.cluster.retrieval_graph import (
     LEARNING_ROWS,
     FloatArray,
@@ -145,7 +145,7 @@ class BasinFlow(DensityEstimator):
         resolution falls to ``resolution_ * exp(-h)``, or to ``exp(-h)`` if it is NaN.
     memories_ : ndarray (n_memories, n_features)
     energy_ : Mixture
-        The density of the stored patterns, one round kernel each.
+        The density of the stored patterns, one kernel each, round in standardised columns.
 
     Examples
     --------
@@ -179,7 +179,8 @@ class BasinFlow(DensityEstimator):
             blocks = one_block(*self._validated(X, sample_weight, reset=True))
         else:
             self._set_columns(blocks)
-        _, sample, self._units = measured(blocks, getattr(self, "feature_names_in_", None))
+        names = getattr(self, "feature_names_in_", None)
+        _, sample, self._units = measured(blocks, names, by_column=True)
         self._check_settings(len(sample))
         sample = sample.sample(LEARNING_ROWS)
         rows, masses = sample.table, sample.weights.numpy().astype(np.float64)
@@ -252,7 +253,10 @@ class BasinFlow(DensityEstimator):
             owners = nearest(table @ self._rotation, memories.patterns, 1)[:, 0]
             sums = _sums(table, weights, owners, len(memories.patterns))
             inside, self._weights = np.nan_to_num(_means(sums)), sums[:, 0]
-        self.memories_ = self._units.back(inside).astype(rows.dtype)
+        narrow = not fits_float32(self._units.scale.min())
+        stored = self._units.back(inside).astype(np.float64 if narrow else rows.dtype)
+        is_row = len(inside) == len(rows)
+        self.memories_ = np.where(np.isnan(rows), stored, rows) if is_row else stored
         size, dim = inside.shape
         few = inside[np.random.RandomState(0).permutation(size)[:BANDWIDTH_ROWS]]
         shrinks = float((len(few) / size) ** (1 / (dim + 4)))
@@ -332,7 +336,17 @@ class BasinFlow(DensityEstimator):
         """The density of the stored patterns: an :class:`isthmus.Mixture` in data units."""
         with np.errstate(divide="ignore"):
             log_weights = np.log(self._weights).astype(self.memories_.dtype)
-        return Mixture(self.memories_, self.beta_, log_weights)
+        return Mixture(
+            self.memories_,
+            log_weights=log_weights,
+            covariance=self._variances.astype(self.memories_.dtype),
+            covariance_type="tied",
+        )
+
+    @property
+    def _variances(self) -> FloatArray:
+        """The variance of kernels in each column; older files have one for all. (D,)"""
+        return np.broadcast_to(0.5 / self.beta_, self.memories_.shape[1:])
 
     def _points(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return the principal components of rows, gaps filled by their conditional means."""
@@ -356,14 +370,14 @@ class BasinFlow(DensityEstimator):
     def novelty(self, X: Any) -> NDArray[Any]:
         """Return the probability that each row comes from no stored pattern. -> (n_samples,)
 
-        The alternative is one further pattern from a round Gaussian of twice the deviation of the
-        data, with the weight of one row. A row that is stored is judged without itself.
+        The alternative is one further pattern from a Gaussian of twice the deviation of each
+        column, with the weight of one row. A row that is stored is judged without itself.
         """
         X = self._table(X)
         inside = self._inside(X) / 2
         known = ~np.isnan(inside)
         broad = -0.5 * np.where(known, inside**2, 0.0).sum(1)
-        broad -= known.sum(1) * (0.5 * np.log(2 * np.pi) + np.log(2 * self._units.scale))
+        broad -= known.sum(1) * np.log(2 * np.sqrt(2 * np.pi)) + self._units.log_volume(inside)
         rows = self._units.back(2 * inside).astype(X.dtype)
         log_density, total = self._log_density(rows), self._weights.sum()
         with np.errstate(over="ignore"):  # memories are rows but for rounding
@@ -375,15 +389,15 @@ class BasinFlow(DensityEstimator):
 
     def _without(self, X: NDArray[Any], places: NDArray[Any]) -> NDArray[Any]:
         """Return log-densities of stored rows, each without one row of its own memory."""
-        weights, beta = self._weights.astype(np.float64), float(self.beta_)
+        weights, root = self._weights.astype(np.float64), np.sqrt(self._variances)
         found = np.empty(len(X))
         for start in range(0, len(X), BANDWIDTH_ROWS):
             some = slice(start, start + BANDWIDTH_ROWS)
-            logits = -beta * cdist(X[some], self.memories_, "sqeuclidean")
+            logits = -0.5 * cdist(X[some] / root, self.memories_ / root, "sqeuclidean")
             shares = np.broadcast_to(weights, logits.shape).copy()
             shares[np.arange(len(shares)), places[some]] -= 1
             found[some] = logsumexp(logits, axis=1, b=np.maximum(shares, 0))
-        found += 0.5 * X.shape[1] * np.log(beta / np.pi)
+        found -= np.log(np.sqrt(2 * np.pi) * root).sum()
         return found - np.log(max(weights.sum() - 1, 1e-300))
 
 

@@ -92,8 +92,8 @@ class Moments:
     def columns(self) -> Scaling:
         """Return the units in which each column has variance 1, or 0."""
         deviation = np.sqrt(self.squares / np.maximum(self.weight, 1e-300))
-        scale = np.where(deviation > 1e-15, deviation * self.size, 1.0)
-        return Scaling(self.mean * self.size, scale)
+        varies = deviation > np.maximum(1e-12 * np.abs(self.mean), SMALLEST_SCALE / self.size)
+        return Scaling(self.mean * self.size, np.where(varies, deviation * self.size, 1.0))
 
     def units(self, names: Any = None) -> Scaling:
         """Return the units in which the mean variance per column is 1; errors have the names."""
@@ -387,9 +387,12 @@ def _sample(block: TableBlock, dtype: Any, units: Scaling | None = None) -> Any:
     return distinct.sample() if units is None else distinct.in_order().into(units)
 
 
-def measured(raw: Blocks, names: Any = None) -> tuple[int, RowSample, Scaling]:
+def measured(
+    raw: Blocks, names: Any = None, by_column: bool = False
+) -> tuple[int, RowSample, Scaling]:
     """Return the number of rows that count, a sample of them (float32 if it fits), and units."""
     moments: Moments = raw.total(Moments.of)
     dtype = raw.layout.dtype if fits_float32(moments.size) else np.dtype(np.float64)
     few: RowSample = raw.total(_sample, dtype)
-    return moments.n_rows, few.in_order(), moments.units(names)
+    units = moments.units(names)
+    return moments.n_rows, few.in_order(), moments.columns() if by_column else units
