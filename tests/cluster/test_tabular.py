@@ -20,6 +20,7 @@ from isthmus.cluster import (
     ClAMCRPELBO,
     ClAMELBO,
     GaussianMeanShift,
+    StreamedClusters,
     TableModel,
     refit_agreement,
 )
@@ -213,6 +214,11 @@ def test_one_cluster_is_explained_too(dim: int, reason: str) -> None:
     assert found.summary["chosen_by"] == reason
     assert found.summary["resolution"] is None
     assert "level 0.01" in str(found)
+    # What holds by definition is not printed.
+    assert found.summary["mean_certainty"] == found.summary["refit_agreement"] == 1
+    for text in (str(found), str(StreamedClusters.of(found))):
+        assert "certain" not in text
+        assert "agree" not in text
 
 
 def plain_agreement(rows: np.ndarray, n_clusters: int) -> float:

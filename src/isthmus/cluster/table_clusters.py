@@ -95,10 +95,9 @@ class StreamedClusters(Summarised):
 
     def __str__(self) -> str:
         found = self.summary
-        facts = {
-            "mean log-density": f"{found['mean_log_density']:.4g}",
-            "certain rows": f"{found['share_sure']:.1%} (own cluster above {CERTAIN:g})",
-        }
+        facts = {"mean log-density": f"{found['mean_log_density']:.4g}"}
+        if found["n_clusters"] > 1:
+            facts["certain rows"] = f"{found['share_sure']:.1%} (own cluster above {CERTAIN:g})"
         return _page(found, f"{found['method']}; read in row groups", facts)
 
     __repr__ = __str__
@@ -258,18 +257,19 @@ class TableClusters(Summarised):
 
     def _facts(self) -> dict[str, str]:
         found, facts = self.summary, {}
-        if "mean_certainty" in found:
+        several = found["n_clusters"] > 1
+        if several and "mean_certainty" in found:
             facts["certainty"] = (
                 f"{found['share_sure']:.0%} of rows belong to their cluster with probability "
                 f"{CERTAIN} or more; mean {found['mean_certainty']:.3f}"
             )
-        if "refit_agreement" in found:
-            share = f"{found['refit_agreement']:.0%}"
+        agreement = found.get("refit_agreement")
+        if agreement is not None and (several or agreement < 1):
             facts["agreement"] = (
-                f"fits to two halves of the rows agree on the cluster of {share} of rows"
+                f"fits to two halves of the rows agree on the cluster of {agreement:.0%} of rows"
             )
         # Equal rows make one cluster, whose density is that of the smallest width allowed.
-        if found["n_clusters"] > 1 or (self.X[:1] != self.X).any():
+        if several or (self.X[:1] != self.X).any():
             if "gap" in found:
                 facts |= self._reasons()
             elif "new_rows" in found:
@@ -319,13 +319,14 @@ def _page(found: dict[str, Any], how: str, facts: dict[str, str]) -> str:
     gaps = f", {counted(found['missing'], 'value')} missing" if found.get("missing") else ""
     size = f"{counted(found['rows'], 'row')}, {counted(found['features'], 'feature')}{gaps}"
     clusters = found["clusters"]
-    apart = len(clusters) > 1 and "separation" in clusters[0]
-    described = "set_apart_by" in clusters[0]
-    head = ("cluster", "rows", "share", "certainty", *["separation"] * apart)
+    several, described = len(clusters) > 1, "set_apart_by" in clusters[0]
+    apart = several and "separation" in clusters[0]
+    head = ("cluster", "rows", "share", *["certainty"] * several, *["separation"] * apart)
     lines = [[*head, *["differs in (standard deviations)"] * described]]
     for one in clusters[:LISTED_CLUSTERS]:
-        sure = "-" if one["certainty"] is None else f"{one['certainty']:.3f}"
-        line = [str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}", sure]
+        line = [str(one["cluster"]), f"{one['size']:,}", f"{one['share']:.1%}"]
+        if several:
+            line.append("-" if one["certainty"] is None else f"{one['certainty']:.3f}")
         if apart:
             line.append("full" if one["separation"] is None else f"{one['separation']:.3g}")
         if described:
