@@ -84,6 +84,16 @@ def test_samples_are_a_table_and_the_same_for_the_same_seed(run, model) -> None:
     assert run(f"{command} --seed 1 --sampler langevin").out != printed.out
 
 
+def test_axes_are_named_as_the_columns_of_the_context(run, model, monkeypatch) -> None:
+    Path("points.csv").write_text("cost $,size $\n1,1\n1.2,0.9\n-2,0.5\n")
+    drawn = []
+    monkeypatch.setattr("isthmus.figures.save", lambda figure, _: drawn.append(figure))
+    run(f"icl plot --model {model} --context points.csv --contexts 0 -o landscape.png")
+    first, second, _ = drawn[0].axes
+    assert (first.get_xlabel(), first.get_ylabel()) == (r"cost \$", r"size \$")
+    assert (second.get_xlabel(), second.get_ylabel()) == (r"cost \$", "")
+
+
 def test_points_of_any_units_are_drawn_in_them(run) -> None:
     """Two clusters, one column in units of thousands, the other of thousandths."""
     rng = np.random.default_rng(0)

@@ -35,10 +35,14 @@ def test_bounds_are_all_there_and_so_is_what_was_measured() -> None:
     ).axes
     handles, labels = close_up.get_legend_handles_labels()
     assert labels == ["random", "spread"]
+    assert close_up.get_legend().get_title().get_text() == ""
     np.testing.assert_allclose(handles[-1].get_ydata(), 24**0.5)  # N^(1/(D-1))
     assert [float(handle.get_xdata()[0]) for handle in handles] == [3, 3]  # where they belong
+    # More can be stored than keep half of their weight, so this line is no ceiling.
+    assert any("less than half" in text.get_text() for text in close_up.texts)
     names = dict(zip(*reversed(everything.get_legend_handles_labels()), strict=True))
     assert len(names) == len(close_up.lines) - 2 == 4
+    assert not any("ceiling" in name for name in names)
     for kind in get_args(CapacityKind):
         drawn = next(handle for name, handle in names.items() if name.startswith(kind))
         expected = [capacity_bound(dim, kind=kind, log=True) for dim in (2, 5, 9)]

@@ -1,5 +1,6 @@
 """Verdicts follow from scores alone, selection from objectives alone; figures show both."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -235,3 +236,16 @@ def test_a_panel_for_each_dataset_and_metric_with_its_marks() -> None:
     dots, bar = figures["critical-difference"].axes[0].lines
     assert list(dots.get_xdata()) == [1.0, 2.0]
     assert list(bar.get_ydata()) == list(dots.get_ydata()) == ["a", "b"]
+
+
+def test_numbers_of_fits_of_neighbours_do_not_touch() -> None:
+    rows = [
+        fit(dataset, method, 0.05 * entry or None, entry=entry, parameters=str(entry))
+        for dataset, method, entry in itertools.product(("iris", "zoo"), "abcdefghijk", range(12))
+    ]
+    figure = study_figures(rows, ["violins-given-labelled"])["violins-given-labelled"]
+    figure.canvas.draw()
+    for axes in figure.axes:
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert len(boxes) == 11
+        assert all(box.x1 < after.x0 for box, after in itertools.pairwise(boxes))

@@ -172,9 +172,10 @@ def run_plot(arguments: argparse.Namespace) -> int:
         tasks = prior(arguments.prior).draw(arguments.tasks, generator)
         figure = context_landscapes(model, tasks, sizes, seed=arguments.seed + 1)
     else:
-        points = _read_context(arguments, model).X
-        some = [size for size in sizes if size < len(points)]
-        figure = context_landscapes(model, points[None], [*some, len(points)])
+        table = _read_context(arguments, model)
+        some = [size for size in sizes if size < len(table)]
+        contexts = [*some, len(table)]
+        figure = context_landscapes(model, table.X[None], contexts, columns=table.columns)
     print(save(figure, target))
     return 0
 

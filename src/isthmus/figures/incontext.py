@@ -23,7 +23,7 @@ from isthmus.incontext.model import ICLEBM
 from isthmus.incontext.priors import MixtureTasks
 from isthmus.incontext.sampling import box_scaling
 from isthmus.scaling import Scaling
-from isthmus.validation import as_count, as_points, as_seed
+from isthmus.validation import as_count, as_names, as_points, as_seed
 
 # Energies are shown up to this many nats above the lowest.
 DEPTH_IN_NATS = 6.5
@@ -38,6 +38,7 @@ def context_landscapes(
     *,
     seed: int = 0,
     resolution: int = 81,
+    columns: Sequence[str] = ("x₁", "x₂"),
 ) -> Figure:
     """Draw in-context energies for growing contexts, as in the paper's figure.
 
@@ -58,7 +59,12 @@ def context_landscapes(
         Of the contexts that are drawn from tasks.
     resolution : int
         Grid points along each axis.
+    columns : sequence of str
+        Names of the coordinates.
     """
+    names = as_names(columns, "columns")
+    if len(names) != 2:
+        raise ShapeError(f"columns must be 2 names, not {len(names)}.")
     sizes = sorted({as_count(size, "contexts", at_least=0) for size in contexts})
     if not sizes:
         raise InvalidInputError("contexts is empty; name at least one context size, such as 0.")
@@ -75,9 +81,9 @@ def context_landscapes(
     reach = _reach(model, sequences)
     points = grid_points(-reach, reach, resolution)[2]
     titles = [f"n = {size}" for size in sizes] + ["truth"] * isinstance(tasks, MixtureTasks)
-    rows, columns = len(sequences), len(titles)
-    figure = style.new_figure(0.75 + rows * 9.2 / columns, gap=0.01)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    rows, width = len(sequences), len(titles)
+    figure = style.new_figure(0.75 + rows * 9.2 / width, gap=0.01)
+    grid = figure.subplots(rows, width, squeeze=False, sharex=True, sharey=True)
     for row, (sequence, line) in enumerate(zip(sequences, grid, strict=True)):
         surfaces = [_surprise(model.condition(sequence[:n]), points, reach) for n in sizes]
         if isinstance(tasks, MixtureTasks):
@@ -93,7 +99,7 @@ def context_landscapes(
         bar.set_ticks(list(np.arange(np.ceil(levels[0]), levels[-1], 2)))
     for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title)
-    _outer_labels(grid, reach, scaling)
+    _outer_labels(grid, reach, scaling, names)
     return figure
 
 
@@ -164,14 +170,16 @@ def _draw_context(axes: Axes, context: NDArray[Any]) -> None:
     axes.plot(*context.T, "o", color=style.MEMORY, ms=size, mec=PAPER, mew=0.5, zorder=5)
 
 
-def _outer_labels(grid: NDArray[Any], reach: float, scaling: Scaling | None = None) -> None:
+def _outer_labels(
+    grid: NDArray[Any], reach: float, scaling: Scaling | None = None, *names: Sequence[str]
+) -> None:
     corners = np.array([[-reach, -reach], [reach, reach]])
     (left, bottom), (right, top) = corners if scaling is None else scaling.back(corners)
     for axes in grid.flat:
         square = (right - left) / (top - bottom)
         axes.set(xlim=(left, right), ylim=(bottom, top), aspect=square)
         axes.locator_params(nbins=5, steps=[1, 2, 5, 10])
-        style.label_plane(axes)
+        style.label_plane(axes, *names)
 
 
 # Colour, line, marker and name of each predictor, best first.

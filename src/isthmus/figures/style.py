@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,9 @@ def note_at(
     return axes.annotate(text, place, xytext=offset, textcoords="offset points", **look)
 
 
-def label_plane(axes: Axes) -> None:
+def label_plane(axes: Axes, names: Sequence[str] = ("x₁", "x₂")) -> None:
     """Name the coordinates of a plane, on the outer panels of a figure only."""
-    axes.set(xlabel="x₁", ylabel="x₂")
+    axes.set(xlabel=literal(names[0]), ylabel=literal(names[1]))
     axes.label_outer()
 
 

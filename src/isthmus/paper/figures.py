@@ -29,7 +29,7 @@ MARKS = "osDPX*"
 # Colour, line and name of each bound.
 BOUNDS: dict[CapacityKind, tuple[str, str, str]] = {
     "claimed": (style.MEMORY, "--", "claimed, 4^(D-1)"),
-    "half-weight": (style.INK, "-", "half-weight ceiling"),
+    "half-weight": (style.INK, "-", "half-weight, if each keeps half its weight"),
     "certified": (style.CURVE, "-", "certified, random coding"),
     "packing": (style.GREEN, "-.", "packing, Ramsauer's condition"),
 }
@@ -117,9 +117,11 @@ def capacity_bounds(dims: Iterable[int], measured: Mapping[str, Mapping[int, flo
     right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     right.yaxis.set_minor_locator(NullLocator())
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right.legend(loc="upper right", title="stored")
-    style.heading(left, "How many patterns fit on a sphere", lines=1)
-    style.heading(right, "Growth per dimension", lines=1)
+    right.legend(loc="upper right")
+    note = "On the sphere of radius 2σ√(D−1)."
+    style.heading(left, "How many patterns fit on a sphere", note, lines=1)
+    note = "Above the black line, some keep less than half of their weight."
+    style.heading(right, "Growth per dimension", note, characters=70, lines=1)
     return figure
 
 
