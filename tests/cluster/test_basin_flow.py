@@ -504,6 +504,14 @@ def test_the_density_of_columns_of_different_units_is_that_of_rescaled_ones(peop
     assert model.score(X) > GaussianMixture(3, random_state=0).fit(X[4:]).score(X[4:]) - 0.5
 
 
+def test_columns_of_single_precision_may_be_narrower_than_their_squares_can_be():
+    X = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
+    tiny = X * np.array([1e-5, 1e-25], dtype=np.float32)
+    model, scaled = BasinFlow(random_state=0).fit(X), BasinFlow(random_state=0).fit(tiny)
+    assert scaled.score(tiny) == pytest.approx(model.score(X) + np.log(1e30), abs=1e-4)
+    np.testing.assert_allclose(scaled.novelty(tiny), model.novelty(X), rtol=1e-3)
+
+
 def test_rows_with_a_value_far_off_or_a_new_category_are_new(people):
     model = BasinFlow(random_state=0).fit(people)
     odd = people[:4].copy()
