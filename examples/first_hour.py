@@ -37,19 +37,21 @@ TABLES = {
 }
 
 # %%
-# Each step takes the table as it is.
+# Each step takes the table as it is; clusters are those of what was measured, without the labels.
 
+ADDED = ["kind", "large"]
 for name, table in TABLES.items():
     table = table.head(ROWS)
     filled = MemoryImputer().set_output(transform="pandas").fit_transform(table)  # fill
-    flow = BasinFlow(random_state=0).fit(table)  # cluster
+    flow = BasinFlow(random_state=0).fit(table.drop(columns=ADDED))  # cluster
+    clusters = f"{flow.n_clusters_} cluster{'s' * (flow.n_clusters_ > 1)}"
     drawn = draw_rows(table, 20, seed=0).rows  # draw
     odd = int(np.argmin(score_rows(table).log_density))  # score
     column = table.columns[0]
     density = pretrained("tables").condition(table)
     low, high = density.interval(column, 0.9, table.iloc[[odd]])  # ask
     print(
-        f"{name}: {int(table.isna().sum().sum())} gaps filled, {flow.n_clusters_} clusters, "
+        f"{name}: {int(table.isna().sum().sum())} gaps filled, {clusters}, "
         f"{len(drawn)} rows drawn, row {odd} is the oddest; by the rest of it, its {column!r} "
         f"lies between {low[0]:.3g} and {high[0]:.3g} (90 %)"
     )
@@ -57,10 +59,15 @@ for name, table in TABLES.items():
     assert filled.index.equals(table.index)
 
 # %%
-# And plot.
+# And plot. Without a display, the figure is written to a file.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
 table = TABLES["iris"]
-BasinFlow(random_state=0).fit(table).plot(table, axes=left)
+measured = table.drop(columns=ADDED)
+BasinFlow(random_state=0).fit(measured).plot(measured, axes=left)
 MemoryImputer().fit(table).plot(table, axes=right)
-plt.show()
+if plt.get_backend().lower() == "agg":
+    figure.savefig("first_hour.png")
+    print("figure written to first_hour.png")
+else:
+    plt.show()

@@ -36,7 +36,7 @@ def small_source(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_the_script_runs_and_draws(path: Path, monkeypatch, tmp_path) -> None:
+def test_the_script_runs_and_draws(path: Path, monkeypatch, tmp_path, capsys) -> None:
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem], reason="the extra that this script needs is missing")
     monkeypatch.chdir(tmp_path)
@@ -49,5 +49,10 @@ def test_the_script_runs_and_draws(path: Path, monkeypatch, tmp_path) -> None:
             assert all(figure.axes for figure in figures)
             for figure in figures:
                 figure.canvas.draw()  # labels and layouts that fail do so here
+            printed = capsys.readouterr().out
+            assert " 1 clusters" not in printed
+            if path.stem == "first_hour":  # run as a script, where nobody may see its figure
+                assert "first_hour.png" in printed
+                assert Path("first_hour.png").is_file()
         finally:
             plt.close("all")
