@@ -48,6 +48,7 @@ def test_numbers_of_several_units_are_not_said_to_be_text(tmp_path) -> None:
     table = read_table(path)
     for notes in (table.notes, with_categories(table)[1]):
         assert any("several units, such as m and cm: size." in note for note in notes)
+        assert not any("size" in note for note in notes if "units" not in note)
     assert "Not used, since most cells are not numbers: note, town." in table.notes
 
 

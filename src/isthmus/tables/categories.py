@@ -10,7 +10,7 @@ import pandas as pd
 
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
-from isthmus.tables.columns import is_missing, is_nested, is_textual
+from isthmus.tables.columns import is_missing, is_nested, is_textual, mixed_units
 from isthmus.tables.files import Table
 
 # Text whose values are distinct in more than half of the rows is not one of categories, if there
@@ -36,7 +36,8 @@ def with_categories(table: Table) -> tuple[pd.DataFrame, tuple[str, ...]]:
             text = column if is_nested(column) or known.nunique() < 2 else known
             most = max(2, len(column) / 2)
             if is_nested(text) or not 1 < text.nunique(dropna=False) <= most:
-                unique.append(str(name))
+                # What has several units is noted as such by the table.
+                unique += [str(name)] * (not mixed_units(column, table.format.decimal))
             else:
                 categories.append(str(name))
                 # Numbers that are named as labels are categories, and nobody need be told.

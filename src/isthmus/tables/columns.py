@@ -198,7 +198,7 @@ def _unit(text: str) -> str:
     return "".join(UNIT.findall(text)).strip()
 
 
-def _mixed_units(column: pd.Series, decimal: str) -> list[str]:
+def mixed_units(column: pd.Series, decimal: str) -> list[str]:
     """Return the units of text if most cells are numbers with one of several, or else nothing."""
     texts = column.dropna().astype(str).str.strip().unique()[:SAMPLED]
     kinds = parse_cells([UNIT.sub("", text) for text in texts], decimal)[1]
@@ -297,7 +297,7 @@ def build_table(
     if used:
         _check_values(source, used, X, missing)
     empty = [name for name in known if name not in used]
-    units = {name: _mixed_units(frame[name], source.format.decimal) for name in words}
+    units = {name: mixed_units(frame[name], source.format.decimal) for name in words}
     plain = [name for name in words if not units[name]]
     for some, reason in (empty, "every cell is missing"), (plain, "most cells are not numbers"):
         notes += [f"Not used, since {reason}: {listed(some)}."] * bool(some)
