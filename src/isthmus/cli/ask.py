@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from isthmus.cli import options
 from isthmus.cli.sample import parse_given
 from isthmus.errors import InvalidInputError
 from isthmus.printing import listed
 from isthmus.tables.categories import with_categories
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def run(arguments: argparse.Namespace) -> int:

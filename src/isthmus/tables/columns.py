@@ -301,9 +301,9 @@ def build_table(
     plain = [name for name in words if not units[name]]
     for some, reason in (empty, "every cell is missing"), (plain, "most cells are not numbers"):
         notes += [f"Not used, since {reason}: {listed(some)}."] * bool(some)
-    for name in (name for name in words if units[name]):
-        reason = f"cells have several units, such as {' and '.join(units[name][:2])}"
-        notes.append(f"Not used as numbers, since {reason}: {name}.")
+    for name, some in units.items():
+        reason = f"cells have several units, such as {' and '.join(some[:2])}"
+        notes += [f"Not used as numbers, since {reason}: {name}."] * bool(some)
     cells = {role: tidied(frame.iloc[:, place]) for role, place in roles.items()}
     is_text = source.format.kind == "text"
     return Table(
