@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar, cast
 
 from isthmus.errors import InvalidInputError, IsthmusError, MissingFileError
 
@@ -16,6 +19,10 @@ LIMIT_VARIABLE = "ISTHMUS_MAX_DECOMPRESSED"
 # A compressed file may hold this many bytes, or this many times its own size if that is more.
 ALWAYS_ALLOWED, LARGEST_RATIO = 64 * 2**20, 100
 CHUNK = 2**20
+# A child may take this many bytes for its libraries, and so many times the size limit.
+CHILD_ALWAYS, CHILD_FACTOR = 256 * 2**20, 4
+CHILD = "from isthmus.io.reading import _answer; _answer()"
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -92,3 +99,58 @@ def read_bounded(path: str | Path, stream: IO[bytes]) -> bytes:
             raise _too_large(path, limit)
         held.write(part)
     return held.getvalue()
+
+
+def read_in_child(
+    read: Callable[..., Result], path: Path, what: str, *arguments: str | None
+) -> Result:
+    """Return ``read(path, *arguments)`` of a child process with limited memory, pickled.
+
+    For formats whose parsers take memory before anybody can tell how much, or may crash. The limit
+    grows with :func:`size_limit`; it is set on Linux only. `what` is that of :func:`reading`.
+    """
+    limit = size_limit(path)
+    environment = {
+        **os.environ,
+        LIMIT_VARIABLE: str(limit),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # the others reserve address space
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    # -P: code in the current directory is not imported by accident.
+    command, pipe = [sys.executable, "-P", "-c", CHILD], subprocess.PIPE
+    answer: tuple[Any, IsthmusError | None]
+    answer = None, InvalidInputError(f"{_too_large(path, limit)} Or it is damaged.")
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with child.stdin:
+            pickle.dump((read, path, what, arguments), child.stdin)
+        # Parsers in C++ may not survive that no memory is left.
+        with suppress(EOFError, pickle.UnpicklingError):
+            answer = pickle.load(child.stdout)
+    if answer[1] is not None:
+        raise answer[1]
+    return cast(Result, answer[0])
+
+
+def _answer() -> None:
+    read, path, what, arguments = pickle.load(sys.stdin.buffer)
+    limit = size_limit(path)
+    if sys.platform == "linux":
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + CHILD_ALWAYS + CHILD_FACTOR * limit
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    result, error = None, None
+    try:
+        with reading(path, what):
+            result = read(path, *arguments)
+    except InvalidInputError as caught:
+        error = _too_large(path, limit) if isinstance(caught.__cause__, MemoryError) else caught
+    pickle.dump((result, error), sys.stdout.buffer, protocol=5)
+    sys.stdout.flush()
+    os._exit(0)  # without the threads of libraries, which would end in time or not

@@ -1,7 +1,7 @@
 """Readers of each format: delimited text, JSON, Excel, Parquet, Feather and NumPy.
 
 The layout of text is found on a sample of lines; pyarrow reads the cells. Excel, Parquet and
-Feather files are read in parts, so that one that unpacks to a far larger table is refused in time.
+Feather files are read in a child process with limited memory.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import pandas as pd
 import pyarrow
 from numpy.lib import format as npy
 from pyarrow import csv as arrow_csv
-from pyarrow import ipc, parquet, types
+from pyarrow import feather, parquet, types
 
 from isthmus.errors import InvalidInputError
 from isthmus.io.arrays import open_npz
-from isthmus.io.reading import read_bounded, reading, require_size, size_limit
+from isthmus.io.reading import read_bounded, read_in_child, reading, require_size, size_limit
 from isthmus.printing import counted, listed
 from isthmus.tables.columns import (
     DECIMAL_COMMA,
@@ -47,7 +47,6 @@ from isthmus.tables.files import STDIN, FileFormat, require_openpyxl, typed, uni
 
 CELL, OBJECT = 8, 64
 """Bytes that a cell takes, about, and an object of JSON, at least."""
-ROWS_AT_ONCE = 2**14
 # The first of several that fit equally well is taken: a comma may be a decimal mark.
 SEPARATORS = ("\t", ";", "|", ",", " ")
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -77,8 +76,8 @@ def read_source(
         return _read_excel(path, form, header, skip_rows, array)
     if form.kind in ("npy", "npz"):
         return _read_numpy(path, form, array)
-    with reading(path, f"{form.kind.capitalize()} file"):
-        return arrow_source(path, _read_arrow(path, form.kind), form)
+    what = f"{form.kind.capitalize()} file"
+    return arrow_source(path, read_in_child(_read_arrow, path, what, form.kind), form)
 
 
 def _read_content(path: Path, compression: str) -> bytes:
@@ -370,8 +369,7 @@ def _read_excel(
     path: Path, form: FileFormat, header: bool | None, skip_rows: int | None, sheet: str | None
 ) -> Source:
     require_openpyxl()
-    with reading(path, "Excel file"):
-        rows, notes = _read_sheet(path, sheet)
+    rows, notes = read_in_child(_read_sheet, path, "Excel file", sheet)
     rows = rows[skip_rows or 0 :]
     if not rows:
         raise InvalidInputError(f"{path} is empty.")
@@ -424,25 +422,19 @@ def _read_arrow(path: Path, kind: str) -> pyarrow.Table:
     """Return the table of a Parquet or Feather file, unless it is far larger than the file."""
     with path.open("rb") as file:
         if kind == "feather":
-            book = ipc.open_file(file)
-            schema = book.schema
-            batches: Any = map(book.get_batch, range(book.num_record_batches))
+            table = feather.read_table(file, use_threads=False)
         else:
-            book = parquet.ParquetFile(file, page_checksum_verification=True)
-            schema, about = book.schema_arrow, book.metadata
-            require_size(path, CELL * about.num_rows * about.num_columns)
-            batches = book.iter_batches(ROWS_AT_ONCE, use_threads=False)
+            table = parquet.ParquetFile(file, page_checksum_verification=True).read(
+                use_threads=False
+            )
+        table.validate(full=True)  # offsets that lead elsewhere would end the process
+    for place, field in enumerate(table.schema):
         # Repeated words take memory once, until they are written out.
-        plain = pyarrow.schema(
-            [field.with_type(_plain_type(field.type)) for field in schema], schema.metadata
-        )
-        parts, size = [plain.empty_table()], 0
-        for batch in batches:
-            batch.validate(full=True)  # offsets that lead elsewhere would end the process
-            parts.append(pyarrow.Table.from_batches([batch]).cast(plain))
-            size += max(parts[-1].nbytes, CELL * batch.num_rows * batch.num_columns)
-            require_size(path, size)
-    return pyarrow.concat_tables(parts)
+        if (plain := _plain_type(field.type)) != field.type:
+            table = table.set_column(place, field.name, table.column(place).cast(plain))
+    cells = table.num_rows * table.num_columns
+    require_size(path, max(table.get_total_buffer_size(), CELL * cells))
+    return table
 
 
 def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
