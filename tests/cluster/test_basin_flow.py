@@ -166,6 +166,13 @@ def test_the_answer_does_not_depend_on_units_order_or_copies(blobs):
         assert adjusted_rand_score(BasinFlow(random_state=0).fit_predict(other), same) == 1
 
 
+@pytest.mark.parametrize("weight", [1e-50, 1e40])
+def test_weights_beyond_single_precision_count_alike(weight, blobs):
+    X = blobs[0].astype(np.float32)
+    found = BasinFlow(random_state=0).fit(X, sample_weight=np.full(len(X), weight))
+    np.testing.assert_array_equal(found.labels_, BasinFlow(random_state=0).fit(X).labels_)
+
+
 def test_a_column_of_few_values_does_not_make_clusters():
     rng = np.random.default_rng(0)
     years = rng.choice([2007, 2008, 2009], 300)

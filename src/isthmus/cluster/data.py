@@ -136,7 +136,8 @@ class Rows:
             gaps = np.isnan(values)
             values[gaps] = 0
             observed = torch.from_numpy((~gaps).astype(values.dtype))
-        masses = torch.from_numpy(weights.astype(values.dtype))
+        # Sums over equal rows, and weights of any size, need double precision.
+        masses = torch.from_numpy(weights.astype("f8" if units is None else values.dtype))
         return cls(torch.from_numpy(np.ascontiguousarray(values)), masses, observed)
 
     @classmethod
@@ -170,7 +171,7 @@ class Rows:
         """Convert to internal units."""
         values = torch.from_numpy(units.into(self.values.numpy()))
         values = values if self.observed is None else values * self.observed
-        return Rows(values, self.weights, self.observed, self.keys)
+        return Rows(values, self.weights.to(values.dtype), self.observed, self.keys)
 
     @property
     def known(self) -> Tensor:
