@@ -218,6 +218,10 @@ def test_arrays_of_any_kind_of_number(tmp_path, dtype) -> None:
     assert np.load(tmp_path / "copy.npy").dtype == X.dtype
     np.save(tmp_path / "data.npy", np.arange(3.0))
     assert read_table(tmp_path / "data.npy").columns == ("x1",)
+    content = (tmp_path / "data.npy").read_bytes()
+    (tmp_path / "data.npy").write_bytes(content.replace(b"(3,)", b"(2,)"))
+    with pytest.raises(InvalidInputError, match="holds more"):
+        read_table(tmp_path / "data.npy")
 
 
 def test_npz_has_a_matrix_and_labels_beside_it(tmp_path) -> None:

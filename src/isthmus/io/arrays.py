@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from numpy.lib import format as npy
 from numpy.typing import NDArray
@@ -42,8 +42,7 @@ class ArrayArchive:
         arrays = {}
         for name, info in members.items():
             with self._archive.open(info) as member:
-                arrays[name] = npy.read_array(member, allow_pickle=False)
-                member.read()  # to its end, so that its checksum is compared
+                arrays[name] = read_whole(member)
         return arrays
 
 
@@ -52,3 +51,11 @@ def open_npz(path: str | Path, what: str, advice: str = "") -> Iterator[ArrayArc
     """Open an .npz file; the words are those of :func:`isthmus.io.reading.reading`."""
     with reading(path, what, advice) as place, zipfile.ZipFile(place) as archive:
         yield ArrayArchive(place, archive)
+
+
+def read_whole(file: IO[bytes]) -> NDArray[Any]:
+    """Read an array, which is all that a file holds, to its end, where checksums are compared."""
+    array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+    if file.read(1):
+        raise ValueError("it holds more than the array that it announces")
+    return array

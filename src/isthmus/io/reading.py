@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any
 
 from isthmus.errors import InvalidInputError, IsthmusError, MissingFileError
 
@@ -22,7 +22,6 @@ CHUNK = 2**20
 # A child may take this many bytes for its libraries, and so many times the size limit.
 CHILD_ALWAYS, CHILD_FACTOR = 256 * 2**20, 4
 CHILD = "from isthmus.io.reading import _answer; _answer()"
-Result = TypeVar("Result")
 
 
 @contextmanager
@@ -101,9 +100,7 @@ def read_bounded(path: str | Path, stream: IO[bytes]) -> bytes:
     return held.getvalue()
 
 
-def read_in_child(
-    read: Callable[..., Result], path: Path, what: str, *arguments: str | None
-) -> Result:
+def read_in_child(read: Callable[..., Any], path: Path, what: str, *arguments: str | None) -> Any:
     """Return ``read(path, *arguments)`` of a child process with limited memory, pickled.
 
     For formats whose parsers take memory before anybody can tell how much, or may crash. The limit
@@ -133,7 +130,7 @@ def read_in_child(
             answer = pickle.load(child.stdout)
     if answer[1] is not None:
         raise answer[1]
-    return cast(Result, answer[0])
+    return answer[0]
 
 
 def _answer() -> None:

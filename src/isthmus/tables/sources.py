@@ -25,12 +25,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow
-from numpy.lib import format as npy
 from pyarrow import csv as arrow_csv
 from pyarrow import feather, parquet, types
 
 from isthmus.errors import InvalidInputError
-from isthmus.io.arrays import open_npz
+from isthmus.io.arrays import open_npz, read_whole
 from isthmus.io.reading import read_bounded, read_in_child, reading, require_size, size_limit
 from isthmus.printing import counted, listed
 from isthmus.tables.columns import (
@@ -462,7 +461,7 @@ def arrow_source(path: Path, table: pyarrow.Table, form: FileFormat) -> Source:
 def _read_numpy(path: Path, form: FileFormat, array: str | None) -> Source:
     if form.kind == "npy":
         with reading(path, ".npy file", "It may be damaged."), path.open("rb") as file:
-            return _of_arrays(path, form, npy.read_array(file, allow_pickle=False), {})
+            return _of_arrays(path, form, read_whole(file), {})
     with open_npz(path, ".npz file") as file:
         square = [name for name, shape in file.shapes.items() if len(shape) == 2]
         only = square if len(square) == 1 else list(file.shapes) if len(file.shapes) == 1 else []
