@@ -468,6 +468,18 @@ def test_categories_are_clusters_only_if_they_depend_on_each_other():
     assert adjusted_rand_score(kinds, model.labels_) > 0.5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_categories_that_depend_on_no_column_do_not_split_clusters(seed):
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(0, 3, 300)
+    frame = pd.DataFrame(rng.normal(size=(300, 3)) + 3 * np.c_[kinds, kinds % 2, -kinds % 3])
+    expected = BasinFlow(random_state=0).fit(frame).labels_
+    frame = frame.rename(columns=str)
+    frame["noise"], frame["place"] = rng.choice([*"uvw"], 300), rng.choice([*"pq"], 300)
+    model = BasinFlow(random_state=0).fit(frame)
+    assert adjusted_rand_score(expected, model.labels_) > 0.9
+
+
 @pytest.mark.parametrize(("dim", "digits"), [(2, 0), (5, 1)])
 @pytest.mark.parametrize("far", [9.0, 30.0, 1000.0])
 def test_rounded_rows_are_as_many_as_are_equal(dim, digits, far):

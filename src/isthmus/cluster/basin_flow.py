@@ -90,6 +90,7 @@ class BasinFlow(DensityEstimator):
     three principal components, clusters are modes of the density in each group. In more, they are
     the partition whose energy lies furthest below that of tables of unimodal columns in each group
     with the rank correlations of the data, by more than chance and a factor of `min_separation`.
+    Categories that depend on no other column are left out.
 
     So "one cluster" means one mode, not one Gaussian. The energy is modularity with a resolution
     (Reichardt and Bornholdt 2006), its minimiser Louvain's moves, the choice a gap statistic

@@ -10,8 +10,9 @@ from scipy.cluster.hierarchy import cut_tree
 from scipy.optimize import isotonic_regression
 from scipy.sparse import diags_array
 from scipy.special import ndtr, ndtri
-from scipy.stats import rankdata
+from scipy.stats import chi2_contingency, kruskal, rankdata
 from scipy.stats import t as student
+from scipy.stats.contingency import crosstab
 
 from isthmus.cluster.apart import (
     DENSITY_DIM,
@@ -65,6 +66,7 @@ def choose(
     model: BasinFlow, table: FloatArray, weights: FloatArray, generator: np.random.RandomState
 ) -> Choice:
     """Partition centred rows (n, D) by the rule of BasinFlow."""
+    table = without_independent(table, model._categories, model.alpha)
     if not np.ptp(table, axis=0).any():
         return one_cluster(table, weights)
     seed = int(generator.randint(2**31))
@@ -134,6 +136,27 @@ def choose(
     reason = "modes" if place is None and (is_low or labels.any()) else "gap"
     gamma, gap = (np.nan, largest) if place is None else (float(gammas[place]), float(gaps[place]))
     return Choice(rotation, memories, labels, gamma, gap, curve, reason, redraws)
+
+
+def without_independent(table: FloatArray, blocks: Sequence[slice], level: float) -> FloatArray:
+    """Return rows whose categories are 0 if, at this level, they depend on no other column.
+
+    They say nothing about clusters. `blocks` are the columns of each category. The tests are those
+    of Kruskal and Wallis beside a column, and of chi-square beside another category.
+    """
+    table = table.copy()
+    codes = [np.unique(table[:, block], axis=0, return_inverse=True)[1] for block in blocks]
+    others = np.delete(table, [place for block in blocks for place in np.r_[block]], axis=1).T
+    numbers = [column for column in others if np.ptp(column)]
+    for place, (block, code) in enumerate(zip(blocks, codes, strict=True)):
+        order, ends = np.argsort(code, kind="stable"), np.bincount(code).cumsum()[:-1]
+        beside = [each for each in codes[:place] + codes[place + 1 :] if each.any()]
+        if code.any() and (numbers or beside):
+            levels = [kruskal(*np.split(column[order], ends)).pvalue for column in numbers]
+            levels += [chi2_contingency(crosstab(code, each).count).pvalue for each in beside]
+            if min(levels) * len(levels) > level:
+                table[:, block] = 0
+    return table
 
 
 def unimodal(
