@@ -73,6 +73,9 @@ def test_data_that_go_missing_stop_the_run_and_are_no_failure_of_the_method(
         run(tmp_path, settings, data_home=tmp_path / "nowhere")
     assert Store(tmp_path).read(everything=True) == []
     assert status(tmp_path).missing == 1
+    for note in ("[1, Infinity]", f"[{10**20}, 5]", "{}", 9999 * "["):
+        (tmp_path / "progress.json").write_text(note)
+        assert status(tmp_path).seconds_left is None
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import isthmus
 from isthmus.errors import InvalidInputError, IsthmusError
 from isthmus.io.files import write_atomically
+from isthmus.io.reading import reading
 from isthmus.paper.datasets.loading import load
 from isthmus.paper.processes import Call, Outcome, cores, run_all, run_limited
 from isthmus.paper.study.methods import Method, judge
@@ -264,11 +265,12 @@ def status(out: str | Path) -> Run:
         )
     ended = Counter(row["status"] for row in store.read())
     seconds_left = None
-    with suppress(OSError, TypeError, ValueError):
-        process, ends = json.loads((store.directory / PROGRESS).read_text())
+    with suppress(OSError, InvalidInputError), reading(store.directory / PROGRESS, "note") as path:
+        process, ends = json.loads(path.read_text())
+        left = int(ends - time.time())  # not infinite
         with suppress(PermissionError):  # a process of another user
             os.kill(process, 0)  # raises if there is no such process: a killed run left its note
-        seconds_left = max(0.0, ends - time.time())
+        seconds_left = max(0.0, left)
     return Run(store.directory, len(plan), ended.total(), 0, dict(ended), seconds_left)
 
 
