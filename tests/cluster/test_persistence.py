@@ -1,10 +1,13 @@
 """save and load: one file, all or nothing, and nothing in it is executed."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import make_blobs
 
-from isthmus.cluster import ClAM, ClAMELBO
+from isthmus.cluster import ClAM, ClAMCRPELBO, ClAMELBO
 from isthmus.errors import InvalidInputError
 
 
@@ -48,3 +51,24 @@ def test_a_model_of_another_kind_is_refused_with_its_name(blobs, path):
     ClAMELBO(3, random_state=0).fit(blobs).save(path)
     with pytest.raises(InvalidInputError, match="ClAMELBO"):
         ClAM.load(path)
+
+
+OLD = Path(__file__).parent / "saved"
+# Mean log-density of the rows below, as the version that wrote the files computed it; beta and the
+# mean of the memories after one more batch, which follow the present rule for streams.
+WRITTEN = {
+    ClAMELBO: (-4.462290199248441, 0.5210394343050146, 2.848724394679982),
+    ClAMCRPELBO: (-4.470140476379753, 0.4491747848799699, 3.0397116161284248),
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_files_of_the_first_format_still_load_and_continue(kind):
+    rows = make_blobs(150, 3, centers=3, random_state=0)[0]
+    rows[np.random.RandomState(0).random(rows.shape) < 0.15] = np.nan
+    model = kind.load(OLD / f"{kind.__name__}-format-1.safetensors")
+    score = model.score(rows)
+    np.testing.assert_array_equal(model.predict(rows), model.labels_)
+    model.partial_fit(rows[:50] + 1)
+    found = score, model.beta_, model.memories_.mean()
+    np.testing.assert_allclose(found, WRITTEN[kind], rtol=1e-8)

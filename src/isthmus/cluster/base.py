@@ -63,7 +63,7 @@ CHUNK_ENTRIES = 2**22
 PATIENCE = 5
 # Entries of `objective_trace_` that a stream keeps.
 STREAM_TRACE = 1000
-FORMAT = "isthmus-estimator-2"
+FORMAT, OLD_FORMAT = "isthmus-estimator-2", "isthmus-estimator-1"
 # The only classes that a file may name.
 RECORDS = {record.__name__: record for record in (ClusterStatistics, Coding, CRPPrior, Scaling)}
 RECORDS["Units"] = Scaling  # as older files call it
@@ -218,14 +218,15 @@ class DensityEstimator(Plottable, ClusterMixin, BaseEstimator, metaclass=ABCMeta
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an estimator that :meth:`save` wrote. Executes nothing from the file."""
-        metadata, arrays = read_archive(Path(path), (FORMAT,))
+        metadata, arrays = read_archive(Path(path), (FORMAT, OLD_FORMAT))
         name = metadata.get("estimator")
         if name != cls.__name__:
             raise InvalidInputError(f"{path} holds a {name}. Load it with {name}.load.")
         with reading(path, cls.__name__, "This version of isthmus cannot read it."):
             content = decoded(metadata["content"], arrays, _decoded)
-            estimator = cls(**content["parameters"])
-            estimator.__dict__.update(content["state"])
+            estimator, state = cls(**content["parameters"]), content["state"]
+            state = _upgraded(state) if metadata["format"] == OLD_FORMAT else state
+            estimator.__dict__.update(state)
         return estimator
 
     def __sklearn_tags__(self) -> Any:
@@ -473,7 +474,24 @@ def _encoded(value: Any) -> Any:
 def _decoded(value: dict[str, Any]) -> Any:
     if "names" in value:
         return np.array(value["names"], dtype=object)
-    return RECORDS[value["record"]](**value["fields"]) if "record" in value else value
+    if "record" in value:
+        return RECORDS[value["record"]](**value["fields"])
+    return value.get("settings", value)  # the first format marked the settings of scikit-learn
+
+
+def _upgraded(state: dict[str, Any]) -> dict[str, Any]:
+    """Convert the state of the first format, which kept records as separate arrays."""
+    counts = state["counts_"] if "counts_" in state else state.pop("_counts")
+    parts: Any = map(torch.from_numpy, (counts, state.pop("_sums"), state.pop("_masses")))
+    state["_statistics"] = ClusterStatistics(*parts, *state.pop("_moments").tolist())
+    state["_units"] = Scaling(state.pop("_centre"), state.pop("_scale"))
+    if "_rule" in state:
+        beta, rho, alpha, discount, dim, normalized = state.pop("_rule").tolist()
+        temper = dim / len(state["_units"].centre)
+        state["_prior"] = CRPPrior(beta, rho, alpha, discount, temper, bool(normalized))
+    for name in ("_dtype", "_previous"):
+        state.pop(name, None)
+    return state
 
 
 def _on_block(estimator: Any, method: str, X: NDArray[Any]) -> NDArray[Any]:
