@@ -190,3 +190,18 @@ def test_most_short_fits_on_bundled_data_are_those_that_were_published() -> None
         ours, theirs = (np.array([each[m] for m in METRICS], float) for each in (found, row))
         equal += np.allclose(ours, theirs, rtol=1e-6, atol=1e-6, equal_nan=True)
     assert equal >= 20  # two estimators have changed since
+
+
+@pytest.mark.usefixtures("instant")
+def test_a_study_in_parquet_files_is_read_and_continued(tmp_path: Path) -> None:
+    settings = Settings(("iris",), (method(1, 2),), seeds=(0,))
+    run(tmp_path / "new", settings)
+    rows = Store(tmp_path / "new").read()
+    (tmp_path / "old" / "results").mkdir(parents=True)
+    pd.DataFrame(rows).to_parquet(tmp_path / "old" / "results" / "1.parquet")
+    plan = {"iris": {"mine": {row["id"]: row["entry"] for row in rows[:1]}}}
+    (tmp_path / "old" / "plan.json").write_text(json.dumps(plan))
+    assert rows_of(tmp_path / "old") == rows_of(tmp_path / "new")[:1]
+    again = run(tmp_path / "old", settings)
+    assert (again.before, again.done) == (2, 0)
+    assert rows_of(tmp_path / "old") == rows_of(tmp_path / "new")

@@ -76,7 +76,7 @@ def read_source(
     if form.kind in ("npy", "npz"):
         return _read_numpy(path, form, array)
     what = f"{form.kind.capitalize()} file"
-    return arrow_source(path, read_in_child(_read_arrow, path, what, form.kind), form)
+    return arrow_source(path, read_in_child(read_arrow, path, what, form.kind), form)
 
 
 def _read_content(path: Path, compression: str) -> bytes:
@@ -417,7 +417,7 @@ def _read_sheet(path: Path, sheet: str | None) -> tuple[list[list[Any]], list[st
     return padded, [ignored] * (sheet is None and bool(others))
 
 
-def _read_arrow(path: Path, kind: str) -> pyarrow.Table:
+def read_arrow(path: Path, kind: str) -> pyarrow.Table:
     """Return the table of a Parquet or Feather file, unless it is far larger than the file."""
     with path.open("rb") as file:
         if kind == "feather":

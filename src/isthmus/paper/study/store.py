@@ -16,6 +16,7 @@ from isthmus.io.files import exclusive
 from isthmus.io.reading import reading
 from isthmus.paper.study.methods import METRICS
 from isthmus.paper.study.settings import Task
+from isthmus.tables.sources import read_arrow
 
 Row = Mapping[str, Any]
 
@@ -48,7 +49,8 @@ class Store:
     """Results of a study in a directory: ``results.sqlite``, with a row of ``results`` per fit.
 
     The table ``plan`` lists the results that count: for each dataset and method, those of the
-    newest run with both. Other results of earlier runs stay in the database.
+    newest run with both. Other results of earlier runs stay in the database. Studies of version
+    0.1.0, in ``results/*.parquet`` and ``plan.json``, can be read and continued.
 
     Parameters
     ----------
@@ -91,16 +93,22 @@ class Store:
         everything : bool
             Include results that no longer count. Without a plan, all results count.
         """
-        rows, plan = [], {} if everything else self.plan()
+        files = sorted((self.directory / "results").glob("*.parquet"))
+        rows = {row["id"]: row for path in files for row in _read_parquet(path)}
+        plan = {} if everything else self.plan()
         for *values, digest in self._select(f"SELECT {', '.join(COLUMNS)}, sha256 FROM results"):
             pairs = zip(COLUMNS.items(), values, strict=True)
             row = {name: _as(kind, value) for (name, kind), value in pairs}
             if _digest(row) != digest:
                 raise InvalidInputError(f"{self.path} was altered after it was written. {ADVICE}")
-            if not plan or row["id"] in plan:
-                # The grid may have changed since the fit.
-                rows.append(row | {"entry": plan.get(row["id"], row["entry"])})
-        return sorted(rows, key=itemgetter("dataset", "method", "entry", "seed", "id"))
+            rows[row["id"]] = row
+        # The grid may have changed since the fit.
+        found = [
+            row | {"entry": plan.get(key, row["entry"])}
+            for key, row in rows.items()
+            if not plan or key in plan
+        ]
+        return sorted(found, key=itemgetter("dataset", "method", "entry", "seed", "id"))
 
     def compact(self) -> None:
         """Release unused space of the database."""
@@ -110,15 +118,27 @@ class Store:
 
     def plan(self) -> dict[str, int]:
         """Return the ids of the fits that count, with the positions of their settings."""
-        return dict(self._select("SELECT id, entry FROM plan"))
+        return {key: entry for *_, key, entry in self._planned()}
 
     def set_plan(self, tasks: Collection[Task]) -> None:
         """Let these fits count for their datasets and methods."""
-        cells = {(task.dataset, task.method) for task in tasks}
         rows = [(task.dataset, task.method, task.id, task.entry) for task in tasks]
+        cells = {row[:2] for row in rows}
+        rows += [row for row in self._planned() if row[:2] not in cells]
         with self._opened() as database:
-            database.executemany("DELETE FROM plan WHERE dataset = ? AND method = ?", cells)
+            database.execute("DELETE FROM plan")
             database.executemany("INSERT INTO plan VALUES (?, ?, ?, ?)", rows)
+
+    def _planned(self) -> list[tuple[Any, ...]]:
+        rows, old = self._select("SELECT * FROM plan"), self.directory / "plan.json"
+        if not rows and old.exists():
+            with reading(old, "plan of a study", "Remove it; all results count then."):
+                listed = json.loads(old.read_text(encoding="utf-8"))
+                listed.pop("sha256", None)
+                for dataset, methods in listed.items():
+                    for method, ids in methods.items():
+                        rows += [(dataset, method, *each) for each in ids.items()]
+        return rows
 
     def _select(self, query: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query; none if there is no database yet."""
@@ -148,3 +168,12 @@ def _as(kind: type, value: Any) -> Any:
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of version 0.1.0."""
+    with reading(path, "file of results", ADVICE):
+        rows: list[dict[str, Any]] = read_arrow(path, "parquet").to_pylist()
+        if rows and not {"id", "dataset", "method", "entry", "seed", "finished"} <= rows[0].keys():
+            raise InvalidInputError(f"{path} holds no results of a study. Move it elsewhere.")
+    return rows
