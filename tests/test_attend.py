@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -198,6 +199,23 @@ def test_float32_far_from_the_origin_or_cold_agrees_with_float64(path, centres, 
     assert found.logsumexp.dtype == torch.float32
     np.testing.assert_allclose(found.logsumexp, expected[0], atol=1e-3, rtol=1e-6)
     np.testing.assert_allclose(found.mean, expected[1], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("beta", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("distance", [0.0, 1e6])
+@pytest.mark.parametrize("metric", METRICS)
+def test_extreme_logits_against_arbitrary_precision(metric, distance, beta):
+    queries, memories = draw(3, 2) + distance, draw(4, 2, seed=1)
+    found = attend(queries, memories, beta=beta, metric=metric)
+    with mpmath.workdps(60):
+        for row, query in enumerate(queries.tolist()):
+            logits = []
+            for memory in memories.tolist():
+                pairs = [(mpmath.mpf(q), mpmath.mpf(m)) for q, m in zip(query, memory, strict=True)]
+                terms = [q * m if metric == "dot" else -((q - m) ** 2) for q, m in pairs]
+                logits.append(mpmath.mpf(beta) * mpmath.fsum(terms))
+            exact = mpmath.log(mpmath.fsum(mpmath.exp(logit) for logit in logits))
+            assert float(abs(found.logsumexp[row].item() - exact)) <= 1e-9 * (1 + abs(exact))
 
 
 @pytest.mark.parametrize("path", PATHS)

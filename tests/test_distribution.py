@@ -120,6 +120,13 @@ def test_shapes_validation_and_the_stream_of_torch() -> None:
     assert torch.equal(first, law.sample((2,)))
 
 
+def test_moments_of_laplace_kernels_in_several_dimensions_are_those_of_draws() -> None:
+    energy = ist.LaplaceKDE(ROWS, 1.0)
+    law, draws = energy.as_distribution(), energy.sample(200_000, seed=0)
+    np.testing.assert_allclose(law.mean, draws.mean(0), atol=0.03)
+    np.testing.assert_allclose(law.variance, draws.var(0), rtol=0.03)
+
+
 def test_what_cannot_be_said_is_refused() -> None:
     with pytest.raises(MissingOperationError):
         ist.Hopfield(np.eye(2)).as_distribution()

@@ -23,6 +23,30 @@ Array = NDArray[np.float64]
 BLOCK_ENTRIES = 2**22
 
 
+class Laplace:
+    """One coordinate of the kernel exp(-|x|) in D > 1 dimensions: its moments, as scipy.stats."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def cdf(self, _: Array) -> Array:
+        """Raise, as there is no closed form."""
+        raise MissingOperationError(
+            "One of several coordinates of a LaplaceKDE has no closed-form distribution function. "
+            "Make the energy from that column alone."
+        )
+
+    ppf = cdf
+
+    def mean(self) -> float:
+        """Return the mean."""
+        return 0.0
+
+    def var(self) -> float:
+        """Return the variance."""
+        return self.dim + 1.0
+
+
 @dataclass(frozen=True)
 class Line:
     """One coordinate of a mixture whose components have one form: all arrays are (N,).

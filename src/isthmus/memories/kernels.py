@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.special import scaled_modified_bessel_k0, scaled_modified_bessel_k1
 
-from isthmus.distribution import Line
-from isthmus.errors import MissingOperationError
+from isthmus.distribution import Laplace, Line
 from isthmus.kernel.attention import Attention
 from isthmus.kernel.logits import distance_logits, far_queries, needs_float64, squares_apart
 from isthmus.memories.base import MarginalMemory, keep_observed
@@ -298,12 +297,7 @@ class LaplaceKDE(RadialKDE):
     def _coordinate(self) -> Any:
         from scipy import stats
 
-        if self.dim > 1:
-            raise MissingOperationError(
-                "One of several coordinates of a LaplaceKDE has no closed-form distribution "
-                "function. Make the energy from that column alone."
-            )
-        return stats.laplace()
+        return stats.laplace() if self.dim == 1 else Laplace(self.dim)
 
     def _draw_radii(self, n: int, gamma: Callable[[Any, int], Tensor]) -> Tensor:
         return gamma(self.dim, n)
