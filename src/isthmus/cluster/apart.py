@@ -77,11 +77,11 @@ def splits(table: FloatArray, spread: FloatArray, most: float, seed: int) -> lis
         rows, above = waiting.pop()
         own = spread[rows] - spread[rows].mean(0)
         views = [*own.T]
-        if len(views) > 1:
-            views.append(own @ components(own, np.random.RandomState(seed))[:, 0])
+        if len(views) > 1:  # first, as it is the best of views at equal levels
+            views.insert(0, own @ components(own, np.random.RandomState(seed))[:, 0])
         tests = []
         for place, view in enumerate(views):
-            count = 1 if len(views) == 1 else 2 if place == own.shape[1] else 2 * own.shape[1]
+            count = 1 if len(views) == 1 else 2 if place == 0 else 2 * own.shape[1]
             level, border = _valley(view)
             tests.append((level * count * len(spread) / len(own), place, border))
         for level, place, border in sorted(tests):
