@@ -28,7 +28,7 @@ DENSITY_NEIGHBOURS, MODE_LINKS = 25, 10
 # A gap has so many values on each side, if there are as many: fewer may be outliers.
 FEWEST_VALUES = 5
 # Rows whose graph shows whether a valley in one dimension is one in all: a budget of computation.
-# A group must be so many times easier to cut than to leave: by chance, half rings reach 1.7.
+# A group must be so many times easier to cut than to leave: so are 2 in 100 half rings, by chance.
 VALLEY_ROWS, VALLEY_CUT = 1000, 2.0
 
 # The level at which rows are apart from the others of their group, and the places of these rows.
